@@ -1,0 +1,36 @@
+"""A Transformer you can see through."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pellucid.errors import PellucidError
+    from pellucid.kernels.mask import Mask
+    from pellucid.model.config import ModelConfig
+    from pellucid.model.presets import preset
+    from pellucid.model.transformer import Transformer
+
+__version__ = "0.1.0"
+
+__all__ = ["Mask", "ModelConfig", "PellucidError", "Transformer", "__version__", "preset"]
+
+# Imported when first used, so that `import pellucid` stays light: torch comes with the first model.
+_HOMES = {
+    "Mask": "pellucid.kernels.mask",
+    "ModelConfig": "pellucid.model.config",
+    "PellucidError": "pellucid.errors",
+    "Transformer": "pellucid.model.transformer",
+    "preset": "pellucid.model.presets",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pellucid' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

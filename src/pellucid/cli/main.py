@@ -1,0 +1,47 @@
+"""The command `pellucid`: one file per subcommand, heavy imports inside it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import pellucid
+from pellucid.cli.models import models
+from pellucid.errors import PellucidError
+
+app = typer.Typer(
+    name="pellucid",
+    help="A Transformer you can see through.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"pellucid {pellucid.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """A Transformer you can see through."""
+
+
+app.command()(models)
+
+
+def main() -> None:
+    """Run the command; a known error is one line on stderr and exit code 2."""
+    try:
+        app()
+    except PellucidError as error:
+        print(f"pellucid: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,91 @@
+"""Refusing what the model cannot take, with the value seen, the value wanted and the next step.
+
+Shapes are always checked. Values are checked outside compiled graphs, where looking at them costs nothing on a CPU and
+one short wait on a GPU.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pellucid.errors import InputError
+
+
+def check_ids(ids: Tensor, vocab: int, name: str = "ids") -> None:
+    if ids.dim() != 2 or ids.is_floating_point():
+        raise InputError(
+            f"{name} must be integers of shape [batch, length], not {ids.dtype} of shape {list(ids.shape)}; "
+            "for one text, add the batch axis: ids[None]"
+        )
+    if ids.numel() == 0:
+        raise InputError(f"{name} are empty (shape {list(ids.shape)}): give at least one text with one token")
+    if _values_can_be_read(ids):
+        low, high = (int(bound) for bound in torch.aminmax(ids))
+        if low < 0 or high >= vocab:
+            raise InputError(
+                f"{name} must lie in 0..{vocab - 1} (the vocabulary has {vocab} entries), but go from {low} to {high}: "
+                "was the text encoded with this model's tokenizer?"
+            )
+
+
+def check_padding(padding: Tensor | None, ids: Tensor) -> None:
+    if padding is None:
+        return
+    if padding.shape != ids.shape or padding.dtype != torch.bool:
+        raise InputError(
+            f"padding must be booleans of the shape of the ids, {list(ids.shape)} (True for a real token), "
+            f"not {padding.dtype} of shape {list(padding.shape)}"
+        )
+
+
+def check_one_run(padding: Tensor | None) -> None:
+    """Real tokens of a text stand side by side, or distances between them would count the padding."""
+    if padding is None or not _values_can_be_read(padding):
+        return
+    starts = (padding[:, 1:] & ~padding[:, :-1]).sum(1) + padding[:, 0]
+    if int(starts.max()) > 1:
+        text = int(starts.argmax())
+        raise InputError(
+            f"padding of text {text} has {int(starts[text])} separate runs of real tokens: padding goes before the "
+            "text or after it, never inside"
+        )
+
+
+def check_length(places: Tensor, limit: int | None) -> None:
+    """`limit` is how many positions learned tables hold."""
+    if limit is None or not _values_can_be_read(places):
+        return
+    needed = int(places.max()) + 1
+    if needed > limit:
+        raise InputError(
+            f"the text needs {needed} positions, but the model has {limit}: shorten it, or split it into parts of at "
+            f"most {limit} tokens"
+        )
+
+
+def check_segments(segments: Tensor | None, places: Tensor, count: int) -> None:
+    if segments is None:
+        return
+    if segments.dim() != 2 or segments.shape[1] != places.shape[1]:
+        raise InputError(
+            f"segments must be integers of the shape of the ids (length {places.shape[1]}), not {list(segments.shape)}"
+        )
+    check_ids(segments, count, "segments")
+
+
+def check_prefix(prefix: int | Tensor | None, offset: int, tokens: int, *, cached: bool) -> None:
+    """The tokens of a prefix see each other, so a cache must get them all at once."""
+    if prefix is None or (isinstance(prefix, Tensor) and not _values_can_be_read(prefix)):
+        return
+    longest = int(prefix.max()) if isinstance(prefix, Tensor) else prefix
+    shortest = int(prefix.min()) if isinstance(prefix, Tensor) else prefix
+    if shortest < 0 or (cached and longest > max(offset, tokens if offset == 0 else 0)):
+        raise InputError(
+            f"a prefix of {longest} tokens does not fit: {offset} are cached and {tokens} came; "
+            "the whole prefix goes into the first call"
+        )
+
+
+def _values_can_be_read(x: Tensor) -> bool:
+    return not torch.compiler.is_compiling() and x.device.type != "meta"

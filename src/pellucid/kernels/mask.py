@@ -31,7 +31,7 @@ class Mask:
     def __and__(self, other: Mask) -> Mask:
         return Mask(
             prefix=_shorter(self.prefix, other.prefix),
-            window=min((w for w in (self.window, other.window) if w is not None), default=None),
+            window=_narrower(self.window, other.window),
             padding=_both(self.padding, other.padding),
         )
 
@@ -78,6 +78,12 @@ def _shorter(a: Bound, b: Bound) -> Bound:
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
     return torch.minimum(torch.as_tensor(a), torch.as_tensor(b))
+
+
+def _narrower(a: int | None, b: int | None) -> int | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return min(a, b)
 
 
 def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:

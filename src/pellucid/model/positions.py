@@ -169,12 +169,14 @@ def rotary_angles(places: Places, scheme: c.Rotary, width: int) -> tuple[Float[T
     dtype: torch.dtype = getattr(torch, scheme.precision)
     place = _exact(places)
     exponent = torch.arange(0, width, 2, device=place.device).to(dtype) / width
-    frequency = 1.0 / _stretched_base(scheme, width) ** exponent
+    period = _stretched_base(scheme, width) ** exponent
+    # Each scaling keeps the order of operations of the released code, so that float32 frequencies are equal to the bit.
+    frequency = 1.0 / period
     match scheme.scaling:
         case c.LinearScaling(factor=factor):
             frequency = frequency / factor
         case c.YarnScaling() as yarn:
-            frequency = _yarn(frequency, yarn, scheme.base)
+            frequency = _yarn(period, yarn, scheme.base)
         case c.Llama3Scaling() as llama3:
             frequency = _llama3(frequency, llama3)
         case _:
@@ -188,9 +190,9 @@ def _stretched_base(scheme: c.Rotary, width: int) -> float:
     return scheme.base
 
 
-def _yarn(frequency: Tensor, yarn: c.YarnScaling, base: float) -> Tensor:
+def _yarn(period: Tensor, yarn: c.YarnScaling, base: float) -> Tensor:
     """Peng et al. 2023: a pair that turns more than `fast` times over the original context keeps its frequency."""
-    pairs = frequency.shape[0]
+    pairs = period.shape[0]
 
     def pair_that_turns(times: float) -> float:
         return pairs * math.log(yarn.original_context / (times * 2 * math.pi)) / math.log(base)
@@ -199,15 +201,15 @@ def _yarn(frequency: Tensor, yarn: c.YarnScaling, base: float) -> Tensor:
     if yarn.whole_pairs:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, 2 * pairs - 1)
-    index = torch.arange(pairs, dtype=frequency.dtype, device=frequency.device)
-    slowed = ((index - first) / max(last - first, 1e-3)).clamp(0, 1)
-    return frequency / yarn.factor * slowed + frequency * (1 - slowed)
+    index = torch.arange(pairs, dtype=period.dtype, device=period.device)
+    kept = 1 - ((index - first) / max(last - first, 1e-3)).clamp(0, 1)
+    return 1.0 / (yarn.factor * period) * (1 - kept) + 1.0 / period * kept
 
 
 def _llama3(frequency: Tensor, llama3: c.Llama3Scaling) -> Tensor:
-    wavelengths_per_context = llama3.original_context * frequency / (2 * math.pi)
+    wavelengths_per_context = llama3.original_context / (2 * math.pi / frequency)
     kept = ((wavelengths_per_context - llama3.low) / (llama3.high - llama3.low)).clamp(0, 1)
-    return frequency / llama3.factor * (1 - kept) + frequency * kept
+    return (1 - kept) * frequency / llama3.factor + kept * frequency
 
 
 def _attention_factor(scaling: c.Scaling | None) -> float:

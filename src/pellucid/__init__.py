@@ -11,18 +11,23 @@ if TYPE_CHECKING:
     from pellucid.model.config import ModelConfig
     from pellucid.model.presets import preset
     from pellucid.model.transformer import Transformer
+    from pellucid.pretrained.load import load
+    from pellucid.pretrained.save import export, save
 
 __version__ = "0.1.0"
 
-__all__ = ["Mask", "ModelConfig", "PellucidError", "Transformer", "__version__", "preset"]
+__all__ = ["Mask", "ModelConfig", "PellucidError", "Transformer", "__version__", "export", "load", "preset", "save"]
 
 # Imported when first used, so that `import pellucid` stays light: torch comes with the first model.
 _HOMES = {
     "Mask": "pellucid.kernels.mask",
     "ModelConfig": "pellucid.model.config",
     "PellucidError": "pellucid.errors",
+    "export": "pellucid.pretrained.save",
+    "load": "pellucid.pretrained.load",
     "Transformer": "pellucid.model.transformer",
     "preset": "pellucid.model.presets",
+    "save": "pellucid.pretrained.save",
 }
 
 

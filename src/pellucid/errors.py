@@ -4,7 +4,8 @@
     ├── ConfigError      a model description that cannot be right
     ├── InputError       ids, masks or texts that the model cannot take
     ├── KernelError      an attention kernel that cannot do what is asked of it
-    └── CacheError       a cache that does not fit the model or the tokens
+    ├── CacheError       a cache that does not fit the model or the tokens
+    └── CheckpointError  a checkpoint that cannot be read, or that we cannot build
 
 Each message gives the value seen, the value wanted and the next step.
 """
@@ -30,3 +31,7 @@ class KernelError(PellucidError, NotImplementedError):
 
 class CacheError(PellucidError, ValueError):
     """A cache that does not fit the model or the tokens."""
+
+
+class CheckpointError(PellucidError, ValueError):
+    """A checkpoint that cannot be read, or that we cannot build."""

@@ -393,12 +393,21 @@ def _position_problems(config: ModelConfig) -> list[str]:
         return ["learned positions need context: the number of positions in the table"]
     if isinstance(position, T5Buckets) and position.buckets % 4:
         return [f"T5 buckets must be a multiple of 4 (two directions, two halves), not {position.buckets}"]
+    if isinstance(position, T5Buckets) and position.max_distance <= position.buckets // 2:
+        return [
+            f"T5 max_distance {position.max_distance} with {position.buckets} buckets: half of them hold one distance "
+            f"each, so the others need a max_distance of more than {position.buckets // 2}"
+        ]
     if isinstance(position, Rotary):
         turned = turned_width(config)
         if turned % 2 or turned == 0:
             return [
                 f"rotary positions turn pairs, but {turned} numbers per head are to be turned: "
                 "choose an even head_width (or feature count) and fraction"
+            ]
+        if isinstance(position.scaling, NtkScaling) and turned == 2:
+            return [
+                "NTK scaling stretches the pairs after the first, but only one pair is turned: choose 4 or more numbers"
             ]
     return []
 

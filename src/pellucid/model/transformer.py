@@ -151,7 +151,7 @@ class Transformer(nn.Module):
         return embedding(vectors, stack.positions.vectors(places, vectors.dtype), segments)
 
     def _memory(
-        self, x: Tokens, memory: Memory | None, padding: Padding, cache: Cache | None
+        self, x: Tokens, memory: Memory | None, padding: Bool[Tensor, "batch source"] | None, cache: Cache | None
     ) -> tuple[Memory | None, Sight | None]:
         """What cross-attention sees: the memory of this call, or of the cache's first call."""
         if self.encoder is None:

@@ -1,0 +1,124 @@
+"""A model as a notebook keeps it in one variable: config, tokenizer and network, and what one does with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pellucid.errors import InputError
+from pellucid.model.config import Classify, ModelConfig, Pool, Tag, Unembed
+from pellucid.model.transformer import Transformer
+from pellucid.pretrained.tokenizer import Tokenizer
+
+Ids = Int[Tensor, "batch length"]
+IdsLike = Ids | list[list[int]]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model was opened from: its folder, its family, that family's config, and whether names had no prefix."""
+
+    folder: Path | None = None
+    family: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    bare: bool = False
+
+
+@dataclass(frozen=True)
+class Model:
+    """What `load` returns. The tokenizer may be absent: then texts are lists of ids."""
+
+    config: ModelConfig
+    network: Transformer
+    tokenizer: Tokenizer | None = None
+    labels: tuple[str, ...] = ()
+    origin: Origin = field(default_factory=Origin)
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.tokens.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.network.tokens.weight.dtype
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, with the special tokens that the model expects."""
+        return self._tokenizer.encode(text)
+
+    def decode(self, ids: list[int] | Int[Tensor, " length"]) -> str:
+        return self._tokenizer.decode(ids.tolist() if isinstance(ids, Tensor) else ids)
+
+    @torch.no_grad()
+    def logits(
+        self,
+        ids: IdsLike,
+        target: IdsLike | None = None,
+        *,
+        padding: Bool[Tensor, "batch length"] | list[list[bool]] | None = None,
+        target_padding: Bool[Tensor, "batch target"] | list[list[bool]] | None = None,
+    ) -> Float[Tensor, "batch *axes"]:
+        """Scores for ids; an encoder-decoder takes (source_ids, target_ids)."""
+        texts = [self._ids(text) for text in (ids, target) if text is not None]
+        masks = {
+            name: torch.as_tensor(mask, device=self.device).bool()
+            for name, mask in (("padding", padding), ("target_padding", target_padding))
+            if mask is not None
+        }
+        scores: Tensor = self.network(*texts, **masks)
+        return scores
+
+    def embed(self, texts: str | list[str]) -> Float[Tensor, "batch width"]:
+        """One vector per text."""
+        self._need(Pool, "embed")
+        ids, padding = self.batch([texts] if isinstance(texts, str) else texts)
+        return self.logits(ids, padding=padding)
+
+    def tag(self, text: str) -> list[tuple[str, str]]:
+        """Each token of a text with its label."""
+        self._need(Tag, "tag")
+        ids = self.encode(text)
+        best = self.logits([ids])[0].argmax(-1).tolist()
+        return [(self._tokenizer.token(token), self._label(label)) for token, label in zip(ids, best, strict=True)]
+
+    def classify(self, text: str) -> dict[str, float]:
+        """The probability of each label for a text, the likeliest first."""
+        self._need(Classify, "classify")
+        shares = self.logits([self.encode(text)])[0].double().softmax(-1).tolist()
+        ranked = sorted(enumerate(shares), key=lambda entry: -entry[1])
+        return {self._label(label): share for label, share in ranked}
+
+    def batch(self, texts: list[str]) -> tuple[Ids, Bool[Tensor, "batch length"]]:
+        """The ids of several texts, padded on the right, and which of them are real."""
+        if not texts:
+            raise InputError("the list of texts is empty: give at least one")
+        encoded = [self.encode(text) for text in texts]
+        longest = max(len(ids) for ids in encoded)
+        padded = [ids + [0] * (longest - len(ids)) for ids in encoded]
+        real = [[True] * len(ids) + [False] * (longest - len(ids)) for ids in encoded]
+        return torch.tensor(padded, device=self.device), torch.tensor(real, device=self.device)
+
+    def _ids(self, ids: IdsLike) -> Ids:
+        if isinstance(ids, list) and len({len(text) for text in ids}) > 1:
+            lengths = [len(text) for text in ids]
+            raise InputError(f"the texts have different lengths {lengths}: pad them to one, and pass padding")
+        return torch.as_tensor(ids, device=self.device)
+
+    @property
+    def _tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise InputError("this model came without a tokenizer: give ids instead of text")
+        return self.tokenizer
+
+    def _label(self, label: int) -> str:
+        return self.labels[label] if label < len(self.labels) else f"LABEL_{label}"
+
+    def _need(self, head: type[Pool | Tag | Classify], verb: str) -> None:
+        if not isinstance(self.config.head, head):
+            fitting = {Unembed: "logits", Tag: "tag", Classify: "classify", Pool: "embed"}[type(self.config.head)]
+            raise InputError(f"this model has the head {self.config.head.kind!r} and cannot {verb}: use {fitting}")

@@ -1,0 +1,120 @@
+"""Texts to ids and back, from the files that a checkpoint brings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+
+from pellucid.errors import CheckpointError, InputError
+from pellucid.pretrained.weights import read_json
+
+
+class Tokenizer(Protocol):
+    """What the rest of the library asks of a tokenizer."""
+
+    @property
+    def files(self) -> tuple[Path, ...]: ...
+    @property
+    def size(self) -> int: ...
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, ids: list[int]) -> str: ...
+    def token(self, token_id: int) -> str: ...
+
+
+@dataclass(frozen=True)
+class FastTokenizer:
+    """A pipeline of the tokenizers library."""
+
+    pipeline: tokenizers.Tokenizer
+    files: tuple[Path, ...] = ()
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.pipeline.encode(text).ids)
+
+    def decode(self, ids: list[int]) -> str:
+        text: str = self.pipeline.decode(ids)
+        return text
+
+    def token(self, token_id: int) -> str:
+        token = self.pipeline.id_to_token(token_id)
+        if token is None:
+            raise InputError(f"id {token_id} is not in the vocabulary of {self.size} tokens")
+        return str(token)
+
+    @property
+    def size(self) -> int:
+        return int(self.pipeline.get_vocab_size())
+
+
+def find_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer | None:
+    """The tokenizer of a folder: tokenizer.json if it is there, or the older files; None where there are none."""
+    for names, build in _LAYOUTS:
+        files = tuple(folder / name for name in names)
+        if all(file.exists() for file in files):
+            try:
+                return build(files, _settings(folder), config)
+            except CheckpointError:
+                raise
+            except Exception as error:  # the libraries raise bare exceptions
+                raise CheckpointError(f"the tokenizer in {', '.join(names)} cannot be read: {error}") from None
+    return None
+
+
+def _from_json(files: tuple[Path, ...], settings: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
+    pipeline = tokenizers.Tokenizer.from_file(str(files[0]))
+    pipeline.no_padding()
+    pipeline.no_truncation()
+    return FastTokenizer(pipeline, files)
+
+
+def _word_pieces(files: tuple[Path, ...], settings: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
+    """BERT's vocab.txt, a piece per line."""
+    pieces = files[0].read_text(encoding="utf-8").splitlines()
+    vocab = {piece: index for index, piece in enumerate(pieces)}
+    unknown, first, last = (str(settings.get(key, word)) for key, word in _BERT_WORDS.items())
+    pipeline = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=unknown))
+    lower = bool(settings.get("do_lower_case", True))
+    pipeline.normalizer = normalizers.BertNormalizer(
+        handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
+        strip_accents=settings.get("strip_accents"),
+        lowercase=lower,
+    )
+    pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    pipeline.post_processor = processors.BertProcessing((last, vocab[last]), (first, vocab[first]))
+    pipeline.decoder = decoders.WordPiece()
+    words = [word for word in (unknown, first, last, "[PAD]", "[MASK]") if word in vocab]
+    pipeline.add_special_tokens([AddedToken(word, special=True) for word in words])
+    return FastTokenizer(pipeline, files)
+
+
+def _byte_pairs(files: tuple[Path, ...], settings: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
+    """GPT-2's vocab.json and merges.txt, over bytes; RoBERTa's too, with <s> and </s> around the text."""
+    pipeline = tokenizers.Tokenizer(models.BPE.from_file(str(files[0]), str(files[1])))
+    prefix_space = bool(settings.get("add_prefix_space", False))
+    pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    pipeline.decoder = decoders.ByteLevel()
+    pipeline.post_processor = processors.ByteLevel(trim_offsets=False)
+    vocab = pipeline.get_vocab()
+    special = [word for word in ("<|endoftext|>", "<s>", "</s>", "<pad>", "<unk>", "<mask>") if word in vocab]
+    pipeline.add_special_tokens([AddedToken(word, special=True, lstrip=word == "<mask>") for word in special])
+    if config.get("model_type") == "roberta":
+        ends = (("</s>", vocab["</s>"]), ("<s>", vocab["<s>"]))
+        pipeline.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=prefix_space)
+    return FastTokenizer(pipeline, files)
+
+
+_BERT_WORDS = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+_LAYOUTS = (
+    (("tokenizer.json",), _from_json),
+    (("vocab.txt",), _word_pieces),
+    (("vocab.json", "merges.txt"), _byte_pairs),
+)
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer_config.json"
+    return read_json(path) if path.exists() else {}

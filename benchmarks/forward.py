@@ -10,6 +10,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -28,19 +29,22 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--family", action="append", help="only these (default: all)")
-    parser.add_argument("--eager-only", action="store_true", help="skip torch.compile")
+    parser.add_argument("--mode", choices=["eager", "compiled", "both"], default="both")
+    parser.add_argument("--blocks", type=int, help="another depth (compiling takes longer the deeper the model is)")
     parser.add_argument("--out", type=Path, help="write the figures to this JSON file")
     options = parser.parse_args()
     shape = LARGE if options.device == "cuda" else SMALL
+    shape = replace(shape, blocks=options.blocks or shape.blocks)
+    modes = {"eager": (False,), "compiled": (True,), "both": (False, True)}[options.mode]
     dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
     rows = []
     for family, contestants in families(shape).items():
         if options.family and family not in options.family:
             continue
-        for compiled in (False,) if options.eager_only else (False, True):
+        for compiled in modes:
             rows += compare(family, contestants, shape, options.device, dtype, compiled, options.repeats, options.seed)
     if options.out:
-        record(options.out, {"shape": vars(shape), "dtype": str(dtype), "seed": options.seed, "rows": rows})
+        record(options.out, {"shape": asdict(shape), "dtype": str(dtype), "seed": options.seed, "rows": rows})
 
 
 def compare(

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 import pellucid
+from pellucid.cli.exchange import export, import_
 from pellucid.cli.models import models
+from pellucid.cli.selftest import selftest
 from pellucid.errors import PellucidError
 
 app = typer.Typer(
@@ -36,6 +38,9 @@ def options(
 
 
 app.command()(models)
+app.command()(selftest)
+app.command("import")(import_)
+app.command()(export)
 
 
 def main() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
-import typer
+from pellucid.cli.options import Json
 
 
-def models(as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False) -> None:
+def models(as_json: Json = False) -> None:
     """List the model shapes that Pellucid knows by name."""
     import torch
     from rich.console import Console

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from pellucid.errors import CacheError
 from pellucid.kernels.linear import State
@@ -25,7 +26,12 @@ class KeysAndValues:
     key: Float[Tensor, "batch groups capacity head_width"]
     value: Float[Tensor, "batch groups capacity value_width"]
 
-    def extend(self, key: Key, value: Value, offset: int) -> tuple[Key, Value]:
+    def extend(
+        self,
+        key: Float[Tensor, "batch groups token head_width"],
+        value: Float[Tensor, "batch groups token value_width"],
+        offset: int,
+    ) -> tuple[Key, Value]:
         """Write after the first `offset` slots, and return all that is written."""
         end = offset + key.shape[2]
         self.key[:, :, offset:end] = key
@@ -93,11 +99,13 @@ class Cache:
         """Remember which of the next `tokens` slots are real."""
         if padding is None and self.padding is None:
             return
+        end = self.length + tokens
         if self.padding is None:
             assert padding is not None
-            self.padding = torch.ones(self.batch, self.capacity, dtype=torch.bool, device=padding.device)
-        if padding is not None:
-            self.padding[:, self.length : self.length + tokens] = padding
+            self.padding = torch.ones(self.batch, max(self.capacity, end), dtype=torch.bool, device=padding.device)
+        if end > self.padding.shape[1]:  # only linear attention reads past its capacity
+            self.padding = functional.pad(self.padding, (0, end), value=True)
+        self.padding[:, self.length : end] = True if padding is None else padding
 
     def seen_padding(self, tokens: int) -> Bool[Tensor, "batch key"] | None:
         return None if self.padding is None else self.padding[:, : self.length + tokens]

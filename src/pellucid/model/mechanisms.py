@@ -125,39 +125,32 @@ class LinearMechanism(Mechanism):
         self.map = build_feature_map(part.features, config)
 
     def keep(self, key: Key, value: Value, sight: Sight) -> Kept:
-        return linear.summarize(self.of_key(key, sight), share(value, self.heads))
+        return linear.summarize(phi_of_key(self.map, key, self.heads, sight), share(value, self.heads))
 
     def read(self, query: Query, kept: Kept, sight: Sight) -> Heads:
         assert isinstance(kept, State)
-        return linear.read(self.of_query(query, sight), kept, query.dtype)
+        return linear.read(phi_of_query(self.map, query, sight), kept, query.dtype)
 
     def attend(self, query: Query, key: Key, value: Value, sight: Sight, cache: OwnCache | None) -> Heads:
         mask = sight.view.mask
         _refuse(mask, causal=True, mechanism="linear attention")
         if not mask.is_causal:
             return self.read(query, self.keep(key, value, sight), sight)
+        phi_query, phi_key = phi_of_query(self.map, query, sight), phi_of_key(self.map, key, self.heads, sight)
         past = cache.state if isinstance(cache, Running) else None
-        value = share(value, self.heads)
-        heads, state = linear.causal(self.of_query(query, sight), self.of_key(key, sight), value, past, self.chunk)
+        heads, state = linear.causal(phi_query, phi_key, share(value, self.heads), past, self.chunk)
         if isinstance(cache, Running):
             cache.state = state
         return heads
-
-    def of_query(self, query: Query, sight: Sight) -> Phi:
-        return _turned(self.map.of_query(_roomy(query)), sight.rotation)
-
-    def of_key(self, key: Key, sight: Sight) -> Phi:
-        padding = sight.view.mask.padding
-        own = None if padding is None else padding[:, -key.shape[-2] :]
-        return _turned(share(self.map.of_key(_roomy(key)), self.heads), sight.rotation).without(own)
 
 
 class LinearTwin(Mechanism):
     """The twin of linear attention that forms its weights, so that they can be seen."""
 
-    def __init__(self, fast: LinearMechanism, weights: Site) -> None:
+    def __init__(self, part: c.Linear, config: c.ModelConfig, weights: Site) -> None:
         super().__init__()
-        self.fast, self.weights = fast, weights
+        self.heads, self.weights = config.heads, weights
+        self.map = build_feature_map(part.features, config)
 
     def keep(self, key: Key, value: Value, sight: Sight) -> Kept:
         return key, value
@@ -165,7 +158,7 @@ class LinearTwin(Mechanism):
     def read(self, query: Query, kept: Kept, sight: Sight) -> Heads:
         assert isinstance(kept, tuple)
         key, value = kept
-        phi_query, phi_key = self.fast.of_query(query, sight), self.fast.of_key(key, sight)
+        phi_query, phi_key = phi_of_query(self.map, query, sight), phi_of_key(self.map, key, self.heads, sight)
         weights = linear.reference_weights(phi_query, phi_key, causal=sight.view.mask.is_causal)
         return reference.mix(self.weights(weights).to(value.dtype), value)
 
@@ -233,6 +226,17 @@ def build_feature_map(part: c.Features, config: c.ModelConfig) -> FeatureMap | R
             return RandomFeatureMap(part, config.key_width, config.scale)
 
 
+def phi_of_query(features: FeatureMap | RandomFeatureMap, query: Query, sight: Sight) -> Phi:
+    return _turned(features.of_query(_roomy(query)), sight.rotation)
+
+
+def phi_of_key(features: FeatureMap | RandomFeatureMap, key: Key, heads: int, sight: Sight) -> Phi:
+    """Every head gets its group's features; those of padding are silenced. A cache's padding covers earlier keys too."""
+    padding = sight.view.mask.padding
+    own = None if padding is None else padding[:, -key.shape[-2] :]
+    return _turned(share(features.of_key(_roomy(key)), heads), sight.rotation).without(own)
+
+
 # --- which kernel a mechanism runs on ---
 
 
@@ -255,8 +259,7 @@ def build_mechanism(config: c.ModelConfig, kernel: KernelName, shown: Shown) -> 
             return LinformerMechanism(part, config.context, softmax[kernel], config.scale)
         case c.Linear() as part:
             _needs_no_flex(kernel, "linear attention")
-            fast = LinearMechanism(part, config)
-            return fast if kernel == "fused" else LinearTwin(fast, shown.weights)
+            return LinearMechanism(part, config) if kernel == "fused" else LinearTwin(part, config, shown.weights)
 
 
 def _in_sight(

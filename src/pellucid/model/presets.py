@@ -27,7 +27,7 @@ from pellucid.model.config import (
 def preset(name: str) -> ModelConfig:
     """The config of that name."""
     if name not in PRESETS:
-        near = get_close_matches(name, PRESETS, 3)
+        near = [known for known in PRESETS if name and known.startswith(name)] or get_close_matches(name, PRESETS, 3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(PRESETS)}"
         raise ConfigError(f"no preset is called {name!r}; {hint}")
     return PRESETS[name]

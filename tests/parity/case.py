@@ -19,10 +19,13 @@ class Case:
     model: str
     config: str
     options: dict[str, Any]
-    kind: str = "decoder"  # decoder, bare (a decoder without its head), masked, tag, classify, pool, encoder-decoder
+    # decoder, bare (a decoder without its head), masked, tag, classify, pool, first (token, of a bare encoder),
+    # last (token, of a bare decoder that cannot unembed), encoder-decoder
+    kind: str = "decoder"
     takes_positions: bool = False
     paddings: tuple[str, ...] = ("left", "right")
     length: int = 11
+    caches: bool = True  # False where scores with a cache differ by definition, in the reference too
     edit_config: Callable[[dict[str, Any]], None] | None = field(default=None, repr=False)
 
     def build(self, dtype: torch.dtype) -> Any:
@@ -81,4 +84,9 @@ class Case:
         output = network(**options)
         if self.kind == "bare":
             return output.last_hidden_state @ network.get_input_embeddings().weight.T
+        if self.kind == "first":
+            return output.last_hidden_state[:, 0]
+        if self.kind == "last":
+            last = torch.ones_like(ids) if real is None else real.long()
+            return output.last_hidden_state[torch.arange(len(ids)), last.cumsum(1).argmax(1)]
         return output.pooler_output if self.kind == "pool" else output.logits

@@ -15,10 +15,17 @@ import pellucid
 from pellucid.pretrained.facade import Model
 from pellucid.pretrained.families import FAMILIES
 from pellucid.pretrained.save import export
-from tests.parity import table_gpt2
+from tests.parity import table_bert, table_bloom, table_gpt2, table_llama, table_marian, table_t5
 from tests.parity.case import Case
 
-CASES: list[Case] = [*table_gpt2.CASES]
+CASES: list[Case] = [
+    *table_bert.CASES,
+    *table_bloom.CASES,
+    *table_gpt2.CASES,
+    *table_llama.CASES,
+    *table_marian.CASES,
+    *table_t5.CASES,
+]
 
 # Relative to the largest score. float64: rounding of a few thousand operations. float32: the same, 2^29 times coarser.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5}
@@ -71,7 +78,7 @@ def test_scores_equal_the_reference(opened: Any, case: Case, dtype: torch.dtype,
     assert (found - wanted).abs().max() <= TOLERANCE[dtype] * wanted.abs().max()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.generates], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [case for case in CASES if case.generates and case.caches], ids=lambda case: case.name)
 def test_cached_scores_equal_the_reference(opened: Any, case: Case) -> None:
     network, model, _ = opened(case, torch.float64)
     inputs = case.inputs(model.config.vocab, None)

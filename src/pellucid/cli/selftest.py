@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -31,12 +33,10 @@ def selftest(
 
 def quiet_transformers() -> None:
     """Its progress bars and warnings would stand between the rows of the table."""
-    try:
-        from transformers.utils import logging
-    except ImportError:
-        return
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    if find_spec("transformers") is not None:
+        logging: Any = import_module("transformers.utils.logging")
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
 
 
 def show(result: SelfTest) -> None:

@@ -17,10 +17,15 @@ def normalized_relu(query: Query, key: Key, value: Value, *, scale: float, view:
     heads = []
     for start in range(0, view.queries, tile):
         stop = min(start + tile, view.queries)
-        rows = view.rows(start, stop)
-        attend = partial(reference.normalized_relu, scale=scale, view=rows)
-        heads.append(_recomputed(attend, query[:, :, start:stop], key[:, :, : rows.keys], value[:, :, : rows.keys]))
+        attend = partial(_attend, start=start, stop=stop, scale=scale, view=view)
+        heads.append(_recomputed(attend, query[:, :, start:stop], key, value))
     return torch.cat(heads, -2)
+
+
+def _attend(query: Query, key: Key, value: Value, *, start: int, stop: int, scale: float, view: View) -> Heads:
+    """One tile. Its mask and bias are made here, so that they are not kept either."""
+    rows = view.rows(start, stop)
+    return reference.normalized_relu(query, key[:, :, : rows.keys], value[:, :, : rows.keys], scale=scale, view=rows)
 
 
 def _recomputed(attend: partial[Heads], query: Query, key: Key, value: Value) -> Heads:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,8 +12,24 @@ from torch import Tensor
 
 from pellucid.kernels.mask import Mask
 
+Result = TypeVar("Result")
 # A bias per head that depends on the distance alone, stored once per distance: see `View`.
 Toeplitz = Float[Tensor, "heads distances"]
+
+
+class once(Generic[Result]):  # noqa: N801 (used as a decorator)
+    """functools.cached_property without the lock that it has in Python 3.11: torch.compile cannot enter one."""
+
+    def __init__(self, function: Callable[[Any], Result]) -> None:
+        self.function = function
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, view: Any, owner: type | None = None) -> Result:
+        result = self.function(view)
+        view.__dict__[self.name] = result
+        return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,24 +47,24 @@ class View:
     bias: Toeplitz | None = None
     offset: int = 0
 
-    @cached_property
+    @once
     def allowed(self) -> Bool[Tensor, "#batch 1 #query #key"] | None:
         """True where a query may look; None where every query sees every key."""
         return self.mask.dense(self.queries, self.keys, self.offset, self.device)
 
-    @cached_property
+    @once
     def dense_bias(self) -> Float[Tensor, "1 heads query key"] | None:
         """Row i is the window of `keys` entries of the bias that starts at queries - 1 - i."""
         return None if self.bias is None else self.bias.unfold(-1, self.keys, 1).flip(-2)[None]
 
-    @cached_property
+    @once
     def blind(self) -> Bool[Tensor, "#batch 1 #query 1"] | None:
         """True for the queries that may look at nothing; None where the form of the mask rules that out."""
         if self.allowed is None or not self._may_be_blind:
             return None
         return ~self.allowed.any(-1, keepdim=True)
 
-    @cached_property
+    @once
     def additive(self) -> Tensor | None:
         """Mask and bias as one term for the scores: booleans without a bias. Blind queries see all, for finiteness."""
         allowed = self.allowed
@@ -58,7 +74,7 @@ class View:
             return allowed if self.dense_bias is None else self.dense_bias
         return self.dense_bias.masked_fill(~allowed, -torch.inf)
 
-    @cached_property
+    @once
     def block_mask(self) -> Any:
         """The mask as FlexAttention reads it: a function of slots, and the blocks that it empties."""
         from torch.nn.attention.flex_attention import create_block_mask

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from pellucid.kernels.reference import Heads, Key, Query, Value
 from pellucid.model import config as c
 from pellucid.model.cache import BlockCache
+from pellucid.model.layers import Linear
 from pellucid.model.mechanisms import KernelName, Shown, Sight, build_mechanism
 from pellucid.model.norms import build_norm
 from pellucid.model.sites import Site
@@ -32,10 +33,10 @@ class Attention(nn.Module):
         self.heads, self.output = Site(), Site()
         self.mechanism = build_mechanism(config, kernel, shown)
         has = config.biases
-        self.to_query = nn.Linear(config.width, config.heads * config.key_width, bias=has.query)
-        self.to_key = nn.Linear(config.width, config.groups * config.key_width, bias=has.key)
-        self.to_value = nn.Linear(config.width, config.groups * config.values_width, bias=has.value)
-        self.to_output = nn.Linear(config.heads * config.values_width, config.width, bias=has.output)
+        self.to_query = Linear(config.width, config.heads * config.key_width, bias=has.query)
+        self.to_key = Linear(config.width, config.groups * config.key_width, bias=has.key)
+        self.to_value = Linear(config.width, config.groups * config.values_width, bias=has.value)
+        self.to_output = Linear(config.heads * config.values_width, config.width, bias=has.output)
         norm = config.norm if config.query_key_norm else c.Identity()
         self.norm_query, self.norm_key = (build_norm(norm, config.key_width) for _ in range(2))
 

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from pellucid.errors import CacheError
 from pellucid.kernels.linear import State
+from pellucid.kernels.mask import Bound
 from pellucid.kernels.reference import Key, Value
 from pellucid.model import config as c
 
@@ -133,6 +134,13 @@ def places_of(
     if padding is None:
         return torch.arange(offset, offset + tokens, device=device)[None]
     return (padding.cumsum(-1) - 1).clamp(min=0)[:, offset:]
+
+
+def prefix_slots(prefix: Bound, padding: Bool[Tensor, "batch key"] | None) -> Bound:
+    """How many leading slots hold a prefix: padding on the left of a text comes before its tokens."""
+    if padding is None or prefix is None or (isinstance(prefix, int) and prefix == 0):
+        return prefix
+    return padding.long().argmax(1) + prefix
 
 
 def _own_part(config: c.ModelConfig, batch: int, capacity: int, device: torch.device, dtype: torch.dtype) -> OwnCache:

@@ -20,7 +20,7 @@ class Part(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -143,6 +143,19 @@ class NtkScaling(Part):
     factor: Positive
 
 
+class DynamicNtkScaling(Part):
+    """NTK scaling that grows with the text: none up to original_context, then by factor x (length/original - 1) + 1.
+
+    So past the original context the angles of all tokens depend on the length of the longest text of the batch. A cache
+    keeps each key as it was turned when it came, at an earlier length: cached and uncached scores agree only up to the
+    original context.
+    """
+
+    kind: Literal["dynamic_ntk"] = "dynamic_ntk"
+    factor: Positive
+    original_context: PositiveInt
+
+
 class YarnScaling(Part):
     """Slow pairs interpolated, fast ones kept, a ramp between; scores sharpened by attention_factor squared."""
 
@@ -165,7 +178,9 @@ class Llama3Scaling(Part):
     high: Positive = 4.0
 
 
-Scaling = Annotated[LinearScaling | NtkScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind")]
+Scaling = Annotated[
+    LinearScaling | NtkScaling | DynamicNtkScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind")
+]
 
 
 class Rotary(Part):
@@ -405,7 +420,7 @@ def _position_problems(config: ModelConfig) -> list[str]:
                 f"rotary positions turn pairs, but {turned} numbers per head are to be turned: "
                 "choose an even head_width (or feature count) and fraction"
             ]
-        if isinstance(position.scaling, NtkScaling) and turned == 2:
+        if isinstance(position.scaling, NtkScaling | DynamicNtkScaling) and turned == 2:
             return [
                 "NTK scaling stretches the pairs after the first, but only one pair is turned: choose 4 or more numbers"
             ]

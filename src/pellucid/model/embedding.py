@@ -6,8 +6,20 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pellucid.model import config as c
+from pellucid.model.layers import Table
 from pellucid.model.norms import build_norm
 from pellucid.model.sites import Site
+
+
+class Scale(nn.Module):
+    """Multiplies by a constant."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
 
 
 class Embedding(nn.Module):
@@ -15,12 +27,12 @@ class Embedding(nn.Module):
 
     def __init__(self, config: c.ModelConfig) -> None:
         super().__init__()
-        self.scale = config.width**0.5 if config.scale_embedding else 1.0
+        self.scale = Scale(config.width**0.5) if config.scale_embedding else nn.Identity()
         self.tokens = Site()
         if isinstance(config.position, c.Sinusoidal | c.Learned):
             self.positions = Site()
         if config.segments:
-            self.segments, self.segment_table = Site(), nn.Embedding(config.segments, config.width)
+            self.segments, self.segment_table = Site(), Table(config.segments, config.width)
         self.has_segments = config.segments > 0
         self.sum = Site()
         self.normalize = build_norm(config.norm, config.width) if config.embedding_norm else nn.Identity()
@@ -33,7 +45,7 @@ class Embedding(nn.Module):
         vectors: Float[Tensor, "#batch token width"] | None,
         segments: Int[Tensor, "batch token"] | None,
     ) -> Float[Tensor, "batch token width"]:
-        x = self.tokens(tokens * self.scale)
+        x = self.tokens(self.scale(tokens))
         if vectors is not None:
             x = x + self.positions(vectors)
         if self.has_segments:

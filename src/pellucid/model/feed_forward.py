@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pellucid.model import config as c
+from pellucid.model.layers import Linear
 from pellucid.model.sites import Site
 
 Tokens = Float[Tensor, "batch token width"]
@@ -30,8 +31,8 @@ class PlainFeedForward(nn.Module):
         super().__init__()
         self.activation = ACTIVATIONS[part.activation]
         self.input, self.hidden, self.active, self.output = Site(), Site(), Site(), Site()
-        self.up = nn.Linear(width, part.hidden, bias=bias)
-        self.down = nn.Linear(part.hidden, width, bias=bias)
+        self.up = Linear(width, part.hidden, bias=bias)
+        self.down = Linear(part.hidden, width, bias=bias)
 
     def forward(self, x: Tokens) -> Tokens:
         hidden = self.hidden(self.up(self.input(x)))
@@ -45,9 +46,9 @@ class GatedFeedForward(nn.Module):
         super().__init__()
         self.activation = ACTIVATIONS[part.activation]
         self.input, self.hidden, self.active, self.output = Site(), Site(), Site(), Site()
-        self.gate = nn.Linear(width, part.hidden, bias=bias)
-        self.up = nn.Linear(width, part.hidden, bias=bias)
-        self.down = nn.Linear(part.hidden, width, bias=bias)
+        self.gate = Linear(width, part.hidden, bias=bias)
+        self.up = Linear(width, part.hidden, bias=bias)
+        self.down = Linear(part.hidden, width, bias=bias)
 
     def forward(self, x: Tokens) -> Tokens:
         x = self.input(x)

@@ -9,7 +9,9 @@ from torch.nn import functional
 
 from pellucid.model import config as c
 from pellucid.model.attention import Tokens
+from pellucid.model.embedding import Scale
 from pellucid.model.feed_forward import ACTIVATIONS
+from pellucid.model.layers import Linear
 from pellucid.model.norms import build_norm
 
 Table = Float[Tensor, "vocab width"]
@@ -22,9 +24,9 @@ class UnembedHead(nn.Module):
 
     def __init__(self, part: c.Unembed, config: c.ModelConfig) -> None:
         super().__init__()
-        self.scale = part.scale
+        self.scale = nn.Identity() if part.scale == 1 else Scale(part.scale)
         if part.transform is not None:
-            self.dense = nn.Linear(config.width, config.width)
+            self.dense = Linear(config.width, config.width)
             self.norm = build_norm(config.norm, config.width)
         self.activation = None if part.transform is None else ACTIVATIONS[part.transform]
         self.weight = None if part.tied else nn.Parameter(torch.empty(config.vocab, config.width))
@@ -33,7 +35,7 @@ class UnembedHead(nn.Module):
     def forward(self, x: Tokens, table: Table, padding: Padding) -> Float[Tensor, "batch token vocab"]:
         if self.activation is not None:
             x = self.norm(self.activation(self.dense(x)))
-        return functional.linear(x * self.scale, table if self.weight is None else self.weight, self.bias)
+        return functional.linear(self.scale(x), table if self.weight is None else self.weight, self.bias)
 
 
 class TagHead(nn.Module):
@@ -41,7 +43,7 @@ class TagHead(nn.Module):
 
     def __init__(self, part: c.Tag, config: c.ModelConfig) -> None:
         super().__init__()
-        self.to_labels = nn.Linear(config.width, part.labels)
+        self.to_labels = Linear(config.width, part.labels)
 
     def forward(self, x: Tokens, table: Table, padding: Padding) -> Float[Tensor, "batch token label"]:
         return self.to_labels(x)
@@ -54,9 +56,9 @@ class ClassifyHead(nn.Module):
         super().__init__()
         self.pooling = part.pooling
         if part.hidden is not None:
-            self.dense = nn.Linear(config.width, config.width)
+            self.dense = Linear(config.width, config.width)
         self.activation = None if part.hidden is None else ACTIVATIONS[part.hidden]
-        self.to_labels = nn.Linear(config.width, part.labels, bias=part.bias)
+        self.to_labels = Linear(config.width, part.labels, bias=part.bias)
 
     def forward(self, x: Tokens, table: Table, padding: Padding) -> Float[Tensor, "batch label"]:
         pooled = pool(x, self.pooling, padding)
@@ -71,7 +73,7 @@ class PoolHead(nn.Module):
     def __init__(self, part: c.Pool, config: c.ModelConfig) -> None:
         super().__init__()
         self.part = part
-        self.dense = nn.Linear(config.width, config.width) if part.project else None
+        self.dense = Linear(config.width, config.width) if part.project else None
 
     def forward(self, x: Tokens, table: Table, padding: Padding) -> Vectors:
         vector = pool(x, self.part.pooling, padding)
@@ -108,4 +110,5 @@ def pool(x: Tokens, pooling: c.Pooling, padding: Padding) -> Vectors:
             count = real.sum(1, keepdim=True).clamp(min=1)
             return x.masked_fill(~real[..., None], 0).sum(1) / count
         case "max":
-            return x.masked_fill(~real[..., None], -torch.inf).amax(1)
+            largest = x.masked_fill(~real[..., None], -torch.inf).amax(1)
+            return largest.masked_fill(~real.any(1, keepdim=True), 0)

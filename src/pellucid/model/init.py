@@ -58,8 +58,7 @@ class GaussianRows:
         return 1.0
 
     def fill(self, tensor: Tensor, generator: torch.Generator | None) -> None:
-        if tensor.device.type != "meta":
-            tensor.copy_(gaussian_rows(*tensor.shape, orthogonal=self.orthogonal, generator=generator))
+        tensor.copy_(gaussian_rows(*tensor.shape, orthogonal=self.orthogonal, generator=generator))
 
 
 Distribution = Constant | Normal | Xavier | GaussianRows
@@ -102,11 +101,12 @@ def distribution_of(name: str, rows: dict[str, Distribution]) -> Distribution:
 
 @torch.no_grad()
 def initialize(network: nn.Module, config: c.ModelConfig, seed: int | None = None) -> None:
-    """Draw every parameter and buffer anew: from the seed, or from torch's own state without one."""
-    rows = table(config)
+    """Draw every parameter and buffer: from the seed, or from torch's own state without one."""
     tensors = [*network.named_parameters(), *network.named_buffers()]
-    generator = None
-    if seed is not None and tensors[0][1].device.type != "meta":
-        generator = torch.Generator(tensors[0][1].device).manual_seed(seed)
+    device = tensors[0][1].device
+    if device.type == "meta":
+        return
+    rows = table(config)
+    generator = None if seed is None else torch.Generator(device).manual_seed(seed)
     for name, tensor in tensors:
         distribution_of(name, rows).fill(tensor, generator)

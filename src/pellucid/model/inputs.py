@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from pellucid.errors import InputError
+from pellucid.kernels.mask import Bound
+from pellucid.model.cache import prefix_slots
 
 
 def check_ids(ids: Tensor, vocab: int, name: str = "ids") -> None:
@@ -64,26 +66,29 @@ def check_length(places: Tensor, limit: int | None) -> None:
         )
 
 
-def check_segments(segments: Tensor | None, places: Tensor, count: int) -> None:
+def check_segments(segments: Tensor | None, tokens: Tensor, count: int) -> None:
     if segments is None:
         return
-    if segments.dim() != 2 or segments.shape[1] != places.shape[1]:
+    if segments.shape != tokens.shape[:2]:
         raise InputError(
-            f"segments must be integers of the shape of the ids (length {places.shape[1]}), not {list(segments.shape)}"
+            f"segments must be integers of the shape of the ids, {list(tokens.shape[:2])}, not {list(segments.shape)}"
         )
     check_ids(segments, count, "segments")
 
 
-def check_prefix(prefix: int | Tensor | None, offset: int, tokens: int, *, cached: bool) -> None:
+def check_prefix(prefix: Bound, padding: Tensor | None, offset: int, tokens: int, *, cached: bool) -> None:
     """The tokens of a prefix see each other, so a cache must get them all at once."""
-    if prefix is None or (isinstance(prefix, Tensor) and not _values_can_be_read(prefix)):
+    if prefix is None or any(isinstance(x, Tensor) and not _values_can_be_read(x) for x in (prefix, padding)):
         return
-    longest = int(prefix.max()) if isinstance(prefix, Tensor) else prefix
-    shortest = int(prefix.min()) if isinstance(prefix, Tensor) else prefix
-    if shortest < 0 or (cached and longest > max(offset, tokens if offset == 0 else 0)):
+    shortest = prefix if isinstance(prefix, int) else int(prefix.min())
+    if shortest < 0:
+        raise InputError(f"a prefix of {shortest} tokens cannot be: give 0 or more")
+    end = prefix_slots(prefix, padding)
+    longest = int(end.max()) if isinstance(end, Tensor) else int(end or 0)
+    if cached and longest > (offset or tokens):
         raise InputError(
-            f"a prefix of {longest} tokens does not fit: {offset} are cached and {tokens} came; "
-            "the whole prefix goes into the first call"
+            f"a prefix of {longest} tokens (with the padding before them) does not fit: {offset} are cached and "
+            f"{tokens} came; the whole prefix goes into the first call"
         )
 
 

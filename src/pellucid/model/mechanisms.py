@@ -108,7 +108,7 @@ class LinformerMechanism(Mechanism):
 
     def read(self, query: Query, kept: Kept, sight: Sight) -> Heads:
         assert isinstance(kept, tuple)
-        view = View(query.shape[-2], kept[0].shape[-2], query.device)
+        view = View(query.shape[-2], kept[0].shape[-2], query.device, Mask())
         return self.kernel(query, *kept, scale=self.scale, view=view)
 
     def attend(self, query: Query, key: Key, value: Value, sight: Sight, cache: OwnCache | None) -> Heads:
@@ -231,7 +231,7 @@ def phi_of_query(features: FeatureMap | RandomFeatureMap, query: Query, sight: S
 
 
 def phi_of_key(features: FeatureMap | RandomFeatureMap, key: Key, heads: int, sight: Sight) -> Phi:
-    """Every head gets its group's features; those of padding are silenced. A cache's padding covers earlier keys too."""
+    """Every head gets its group's features, those of padding silenced. A cache's padding covers earlier keys too."""
     padding = sight.view.mask.padding
     own = None if padding is None else padding[:, -key.shape[-2] :]
     return _turned(share(features.of_key(_roomy(key)), heads), sight.rotation).without(own)
@@ -246,6 +246,8 @@ def build_mechanism(config: c.ModelConfig, kernel: KernelName, shown: Shown) -> 
         "flex": fused.flex,
         "reference": partial(_in_sight, weigh=reference.softmax_weights, shown=shown),
     }
+    if kernel not in softmax:
+        raise KernelError(f"no kernel is called {kernel!r}: choose one of {', '.join(softmax)}")
     match config.attention:
         case c.Softmax():
             return Scored(softmax[kernel], config.scale)

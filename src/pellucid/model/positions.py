@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pellucid.kernels.view import Toeplitz
 from pellucid.model import config as c
+from pellucid.model.layers import Table
 
 Places = Int[Tensor, "#batch token"]
 Vectors = Float[Tensor, "#batch token width"]
@@ -69,7 +70,7 @@ class LearnedPositions(Positions):
     def __init__(self, scheme: c.Learned, context: int, width: int) -> None:
         super().__init__()
         self.skip = scheme.skip
-        self.table = nn.Embedding(context + scheme.skip, width)
+        self.table = Table(context + scheme.skip, width)
 
     def vectors(self, places: Places, dtype: torch.dtype) -> Vectors:
         vectors: Vectors = self.table(places + self.skip)
@@ -80,7 +81,7 @@ class RelativePositions(Positions):
     def __init__(self, scheme: c.Relative, heads: int) -> None:
         super().__init__()
         self.max_distance = scheme.max_distance
-        self.table = nn.Embedding(2 * scheme.max_distance + 1, heads)
+        self.table = Table(2 * scheme.max_distance + 1, heads)
 
     def bias(self, queries: int, keys: int, offset: int, like: Tensor) -> Toeplitz:
         distance = distances(queries, keys, offset, like.device).clamp(-self.max_distance, self.max_distance)
@@ -92,7 +93,7 @@ class T5Positions(Positions):
     def __init__(self, scheme: c.T5Buckets, heads: int, *, causal: bool) -> None:
         super().__init__()
         self.scheme, self.causal = scheme, causal
-        self.table = nn.Embedding(scheme.buckets, heads)
+        self.table = Table(scheme.buckets, heads)
 
     def bias(self, queries: int, keys: int, offset: int, like: Tensor) -> Toeplitz:
         distance = distances(queries, keys, offset, like.device)
@@ -119,8 +120,27 @@ class RotaryPositions(Positions):
         angle, factor = rotary_angles(places, self.scheme, self.width)
         # Half-precision queries are turned in float32: a rounded cosine would turn and shrink them.
         exact = torch.promote_types(dtype, torch.float32)
-        cos, sin = (wave[:, None].to(places.device, exact) for wave in (angle.cos() * factor, angle.sin() * factor))
+        cos, sin = (waves(angle) * factor).to(places.device, exact)[:, :, None]
         return Rotation(cos, sin, self.scheme.layout == "interleaved")
+
+
+def waves(angle: Float[Tensor, "*axes"]) -> Float[Tensor, "2 *axes"]:
+    """cos and sin."""
+    if torch.compiler.is_compiling():
+        table: Tensor = _opaque_waves(angle)
+        return table
+    return torch.stack((angle.cos(), angle.sin()))
+
+
+@torch.library.custom_op("pellucid::waves", mutates_args=(), schema="(Tensor angle) -> Tensor")
+def _opaque_waves(angle: Tensor) -> Tensor:
+    """One step to a compiler: if it saw through it, it would work out the cosines anew for every query and key."""
+    return torch.stack((angle.cos(), angle.sin()))
+
+
+@_opaque_waves.register_fake
+def _(angle: Tensor) -> Tensor:
+    return angle.new_empty((2, *angle.shape))
 
 
 def build_positions(config: c.ModelConfig, *, causal: bool) -> Positions:
@@ -169,7 +189,7 @@ def rotary_angles(places: Places, scheme: c.Rotary, width: int) -> tuple[Float[T
     dtype: torch.dtype = getattr(torch, scheme.precision)
     place = _exact(places)
     exponent = torch.arange(0, width, 2, device=place.device).to(dtype) / width
-    period = _stretched_base(scheme, width) ** exponent
+    period = _stretched_base(scheme, width, place.to(dtype)) ** exponent
     # Each scaling keeps the order of operations of the released code, so that float32 frequencies are equal to the bit.
     frequency = 1.0 / period
     match scheme.scaling:
@@ -184,10 +204,17 @@ def rotary_angles(places: Places, scheme: c.Rotary, width: int) -> tuple[Float[T
     return place[..., None].to(dtype) * frequency, _attention_factor(scheme.scaling)
 
 
-def _stretched_base(scheme: c.Rotary, width: int) -> float:
-    if isinstance(scheme.scaling, c.NtkScaling):
-        return scheme.base * scheme.scaling.factor ** (width / (width - 2))
-    return scheme.base
+def _stretched_base(scheme: c.Rotary, width: int, place: Float[Tensor, "#batch token"]) -> float | Float[Tensor, ""]:
+    """A base that depends on the length stays a tensor: a compiled graph must not stop to read it."""
+    match scheme.scaling:
+        case c.NtkScaling(factor=factor):
+            return scheme.base * factor ** (width / (width - 2))
+        case c.DynamicNtkScaling(factor=factor, original_context=context):
+            length = place.max() + 1
+            stretch = factor * length.clamp(min=context) / context - (factor - 1)
+            return torch.where(length > context, scheme.base * stretch ** (width / (width - 2)), scheme.base)
+        case _:
+            return scheme.base
 
 
 def _yarn(period: Tensor, yarn: c.YarnScaling, base: float) -> Tensor:
@@ -202,7 +229,7 @@ def _yarn(period: Tensor, yarn: c.YarnScaling, base: float) -> Tensor:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, 2 * pairs - 1)
     index = torch.arange(pairs, dtype=period.dtype, device=period.device)
-    kept = 1 - ((index - first) / max(last - first, 1e-3)).clamp(0, 1)
+    kept = 1 - ((index - first) / (last - first or 1e-3)).clamp(0, 1)
     return 1.0 / (yarn.factor * period) * (1 - kept) + 1.0 / period * kept
 
 

@@ -13,10 +13,11 @@ from pellucid.kernels.view import View
 from pellucid.model import config as c
 from pellucid.model import inputs
 from pellucid.model.attention import Memory, Tokens
-from pellucid.model.cache import Cache, places_of
+from pellucid.model.cache import Cache, places_of, prefix_slots
 from pellucid.model.embedding import Embedding
 from pellucid.model.heads import build_head
 from pellucid.model.init import initialize
+from pellucid.model.layers import Table
 from pellucid.model.mechanisms import KernelName, Sight
 from pellucid.model.positions import Places
 from pellucid.model.sites import Site
@@ -38,9 +39,9 @@ class Transformer(nn.Module):
         super().__init__()
         self.config, self.kernel = config, kernel
         both = config.is_encoder_decoder
-        self.tokens = nn.Embedding(config.vocab, config.width)
+        self.tokens = Table(config.vocab, config.width)
         if config.source_vocab is not None:
-            self.source_tokens = nn.Embedding(config.source_vocab, config.width)
+            self.source_tokens = Table(config.source_vocab, config.width)
         self.embedding = Embedding(config)
         self.encoder, self.decoder = None, None
         if config.encoder_blocks:
@@ -120,7 +121,8 @@ class Transformer(nn.Module):
             cache.note_padding(padding, tokens)
             padding, offset = cache.seen_padding(tokens), cache.length
         inputs.check_one_run(padding)
-        inputs.check_prefix(prefix, offset, tokens, cached=cache is not None)
+        inputs.check_prefix(prefix, padding, offset, tokens, cached=cache is not None)
+        prefix = prefix_slots(prefix, padding)
         places = places_of(padding, tokens, offset, ids.device)
         x = self._embed(self.decoder, self.embedding, self.tokens(ids), places, segments)
         mask = Mask(prefix=(0 if prefix is None else prefix) if self.config.causal else None, padding=padding)
@@ -145,7 +147,7 @@ class Transformer(nn.Module):
         if isinstance(self.config.position, c.Learned) or isinstance(self.config.attention, c.Linformer):
             inputs.check_length(places, self.config.context)
         if self.config.segments:
-            inputs.check_segments(segments, places, self.config.segments)
+            inputs.check_segments(segments, vectors, self.config.segments)
         else:
             self._refuse(segments=segments)
         return embedding(vectors, stack.positions.vectors(places, vectors.dtype), segments)

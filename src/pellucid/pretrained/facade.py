@@ -21,12 +21,16 @@ IdsLike = Ids | list[list[int]]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model was opened from: its folder, its family, that family's config, and whether names had no prefix."""
+    """Where a model was opened from: its folder, its family, that family's config, and whether names had no prefix.
+
+    extra: tensors of the file that this head does not use, such as the pooler of a tagger; an export writes them back.
+    """
 
     folder: Path | None = None
     family: str | None = None
     config: dict[str, Any] = field(default_factory=dict)
     bare: bool = False
+    extra: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Model:
     def logits(
         self,
         ids: IdsLike,
-        target: IdsLike | None = None,
+        target: Int[Tensor, "batch target"] | list[list[int]] | None = None,
         *,
         padding: Bool[Tensor, "batch length"] | list[list[bool]] | None = None,
         target_padding: Bool[Tensor, "batch target"] | list[list[bool]] | None = None,
@@ -104,10 +108,15 @@ class Model:
         return torch.tensor(padded, device=self.device), torch.tensor(real, device=self.device)
 
     def _ids(self, ids: IdsLike) -> Ids:
-        if isinstance(ids, list) and len({len(text) for text in ids}) > 1:
-            lengths = [len(text) for text in ids]
-            raise InputError(f"the texts have different lengths {lengths}: pad them to one, and pass padding")
-        return torch.as_tensor(ids, device=self.device)
+        if isinstance(ids, Tensor):
+            return ids.to(self.device)
+        if not all(isinstance(text, list) for text in ids):
+            raise InputError(f"ids are a list of texts, each a list of ids, not {ids}: for one text, give [ids]")
+        lengths = [len(text) for text in ids]
+        if len(set(lengths)) != 1 or lengths[0] == 0:
+            problem = "are empty" if not any(lengths) else f"have different lengths {lengths}"
+            raise InputError(f"the texts {problem}: give at least one token each, pad them to one length, pass padding")
+        return torch.tensor(ids, device=self.device)
 
     @property
     def _tokenizer(self) -> Tokenizer:

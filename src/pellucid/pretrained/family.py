@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pellucid.errors import CheckpointError, PellucidError
-from pellucid.model.config import Activation, ModelConfig
+from pellucid.model.config import Activation, Learned, Linformer, ModelConfig, Pool
 from pellucid.pretrained.table import Row
 
 T = TypeVar("T")
@@ -85,12 +85,21 @@ HARMLESS = frozenset(
     }
 )
 
+# Their words for how many blocks there are. A block has tensors, so a file bounds these before anyone counts to them.
+DEPTHS = {"n_layer", "n_layers", "num_layers", "num_hidden_layers", "num_decoder_layers"} | {
+    "encoder_layers",
+    "decoder_layers",
+}
+
 # Their words for activations, as ours. The first of several words for one is the one that we write.
 ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "relu": "relu",
     "silu": "silu",
     "swish": "silu",
@@ -102,10 +111,13 @@ def activation_word(activation: Activation) -> str:
 
 
 class ConfigReader:
-    """A config.json that must be read to the end: a key that nobody asked for is refused by `finish`."""
+    """A config.json that must be read to the end: a key that nobody asked for is refused by `finish`.
 
-    def __init__(self, values: dict[str, Any]) -> None:
-        self.values = values
+    tensors: the names in the file, as the table spells them, where there is a file.
+    """
+
+    def __init__(self, values: dict[str, Any], tensors: Collection[str] | None = None) -> None:
+        self.values, self.tensors = values, tensors
         self._read: set[str] = set(HARMLESS)
 
     def take(self, key: str, kind: type[T], default: T | None = _MISSING) -> T:
@@ -120,6 +132,10 @@ class ConfigReader:
             value = float(value)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise CheckpointError(f"config.json says {key} = {value!r}, but it must be {_a(kind)}")
+        if key in DEPTHS and isinstance(value, int) and self.tensors is not None and value > len(self.tensors):
+            raise CheckpointError(
+                f"config.json says {key} = {value}, but the checkpoint has only {len(self.tensors)} tensors"
+            )
         return value
 
     def optional(self, key: str, kind: type[T]) -> T | None:
@@ -148,6 +164,10 @@ class ConfigReader:
         names = self.values.get("id2label")
         return len(names) if isinstance(names, dict) else self.take("num_labels", int, 2)
 
+    def holds(self, tensor: str, *, without_file: bool) -> bool:
+        """Whether the file has this tensor: for what some configs leave open."""
+        return without_file if self.tensors is None else tensor in self.tensors
+
     def ignore(self, *keys: str) -> None:
         """Keys that cannot change what the model computes: dropout, initialisation, and the like."""
         self._read.update(keys)
@@ -172,6 +192,8 @@ class Family:
     rows: the table for a config, names as their own classes write them.
     prefix: what the base model's names start with; a file of the bare base model lacks it.
     ignored: patterns of tensors that hold nothing learned (masks, counters).
+    spare: patterns of tensors of other heads, which a file may bring; not used, but written back on export.
+    renamed: patterns of names in older files, and today's names.
     aliases: tensors that repeat another one; they may be missing, and must be equal where they are not.
     """
 
@@ -182,6 +204,8 @@ class Family:
     rows: Callable[[ModelConfig], Iterable[Row]]
     prefix: str = ""
     ignored: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ()
+    renamed: dict[str, str] = field(default_factory=dict)
     aliases: Callable[[ModelConfig], dict[str, str]] = field(default=lambda config: {})
 
     def express(self, config: ModelConfig, labels: int = 0) -> dict[str, Any] | None:
@@ -195,10 +219,37 @@ class Family:
             back = self.read(ConfigReader(written), self.classes[config.head.kind])
         except (PellucidError, KeyError, AttributeError, AssertionError):
             return None
-        return written if back == config else None
+        if isinstance(config.head, Pool) and not config.head.project:
+            back = back.model_copy(update={"head": config.head})  # said in files beside the config: pooling.py
+        return written if _spelled_out(back) == _spelled_out(config) else None
 
     def ignores(self, name: str) -> bool:
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
+
+    def spares(self, name: str) -> bool:
+        return any(re.fullmatch(pattern, name) for pattern in self.spare)
+
+    def today(self, name: str) -> str:
+        for pattern, replacement in self.renamed.items():
+            name = re.sub(pattern, replacement, name)
+        return name
+
+
+def _spelled_out(config: ModelConfig) -> ModelConfig:
+    """With what follows from the rest written out, and without what no file says or no score depends on."""
+    limited = isinstance(config.position, Learned) or isinstance(config.attention, Linformer)
+    blocks = range(max(config.encoder_blocks, config.decoder_blocks))
+    return config.model_copy(
+        update={
+            "key_value_heads": config.groups,
+            "head_width": config.key_width,
+            "value_width": config.values_width,
+            "final_norm": config.has_final_norm,
+            "window": tuple(config.window_of(block) for block in blocks),
+            "context": config.context if limited else None,
+            "dropout": 0.0,
+        }
+    )
 
 
 def _a(kind: type) -> str:

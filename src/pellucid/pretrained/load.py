@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection, Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pellucid.errors import CheckpointError
-from pellucid.model.config import ModelConfig
+from pellucid.model.config import Learned, Linformer, ModelConfig, Part, Relative
 from pellucid.model.mechanisms import KernelName
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model, Origin
@@ -40,24 +42,25 @@ def load(
     kernel: which attention kernel it runs on; "reference" shows scores and weights.
     """
     folder = find_folder(source)
-    with torch.no_grad():
+    place = torch.device(device or "cpu")
+    with torch.no_grad(), open_weights(folder) as weights:
         if (folder / OWN_CONFIG).exists():
-            return _load_own(folder, torch.device(device or "cpu"), dtype, kernel)
-        return _load_family(folder, torch.device(device or "cpu"), dtype, kernel, family)
+            return _load_own(folder, weights, place, dtype, kernel)
+        return load_family(folder, weights, family, device=place, dtype=dtype, kernel=kernel)
 
 
-def find_folder(source: str | os.PathLike[str]) -> Path:
-    """The folder itself, or the folder that a hub id is downloaded to."""
+def find_folder(source: str | os.PathLike[str], *more: str) -> Path:
+    """The folder itself, or the folder that a hub id is downloaded to, with more files of these patterns."""
     folder = Path(source)
     if folder.is_dir():
         return folder
     name = os.fspath(source)
     if folder.exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise CheckpointError(f"{name!r} is neither a folder nor a hub id: give the folder that holds {CONFIG}")
-    return _download(name)
+    return _download(name, *more)
 
 
-def _download(name: str) -> Path:
+def _download(name: str, *more: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
@@ -66,57 +69,83 @@ def _download(name: str) -> Path:
             f"{name!r} is not a folder here. To get it from the hub: pip install 'pellucid[hub]'"
         ) from None
     try:
-        patterns = ["*.json", "*.safetensors", "*.txt", "*.spm", "*.model"]
+        patterns = ["*.json", "*.safetensors", "*.txt", "*.spm", "*.model", *more]
         return Path(snapshot_download(name, allow_patterns=patterns))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"{name!r} is not a folder here, and the hub did not give it: {first}") from None
 
 
-def _load_own(folder: Path, device: torch.device, dtype: torch.dtype | None, kernel: KernelName) -> Model:
+def _load_own(
+    folder: Path, weights: Weights, device: torch.device, dtype: torch.dtype | None, kernel: KernelName
+) -> Model:
     saved = read_json(folder / OWN_CONFIG)
-    unknown = sorted(set(saved) - {"model", "labels", "family", "source"})
-    if unknown or not isinstance(saved.get("model"), dict):
-        raise CheckpointError(
-            f"{OWN_CONFIG} must hold 'model' and may hold 'labels', 'family' and 'source', not {unknown}"
-        )
+    _check_saved(saved)
     config = ModelConfig(**saved["model"])
-    network = _network(config, kernel)
-    with open_weights(folder) as weights:
-        rows = [same(name, name) for name in network.state_dict()]
-        fill(network, rows, weights, dict(zip(weights.names, weights.names, strict=True)), {}, device, dtype)
+    network = _network(config, kernel, weights)
+    rows = [same(name, name) for name in network.state_dict()]
+    fill(network, rows, weights, {name: name for name in weights.names}, {}, device, dtype)
     origin = Origin(folder, saved.get("family"), saved.get("source") or {})
     return Model(config, network, find_tokenizer(folder, origin.config), tuple(saved.get("labels") or ()), origin)
 
 
-def _load_family(
-    folder: Path, device: torch.device, dtype: torch.dtype | None, kernel: KernelName, named: str | None
+def _check_saved(saved: dict[str, Any]) -> None:
+    """Every key is known and of its kind."""
+    unknown = sorted(set(saved) - set(_SAVED))
+    if unknown or saved.get("model") is None:
+        raise CheckpointError(
+            f"{OWN_CONFIG} must hold 'model' and may hold 'labels', 'family' and 'source', "
+            f"but it has {', '.join(unknown) or 'no model'}"
+        )
+    for key, kind in _SAVED.items():
+        if saved.get(key) is not None and not isinstance(saved[key], kind):
+            raise CheckpointError(f"{OWN_CONFIG} says {key} = {saved[key]!r}, which is not a {kind.__name__}")
+    if any(not isinstance(label, str) for label in saved.get("labels") or ()):
+        raise CheckpointError(f"{OWN_CONFIG} says labels = {saved['labels']!r}, but each must be a text")
+
+
+def load_family(
+    folder: Path,
+    weights: Weights,
+    named: str | None,
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    kernel: KernelName,
 ) -> Model:
+    """A folder in the Hugging Face layout, whose weights have been opened."""
     theirs = read_json(folder / CONFIG)
-    family = find_family(theirs, named)
-    config = read_config(family, theirs, folder)
-    network = _network(config, kernel)
-    with open_weights(folder) as weights:
-        names = canonical_names(weights, family)
-        fill(network, list(family.rows(config)), weights, names, family.aliases(config), device, dtype)
-    origin = Origin(folder, family.name, theirs, bare=is_bare(weights, family))
+    if named is not None:
+        theirs["model_type"] = named
+    family = find_family(theirs)
+    names = canonical_names(weights, family)
+    config = read_config(family, theirs, folder, names)
+    network = _network(config, kernel, weights)
+    rows, aliases = list(family.rows(config)), family.aliases(config)
+    # A file without repeats may have kept either of two equal tensors.
+    names = {of: names[alias] for alias, of in aliases.items() if alias in names} | names
+    used = {row.theirs for row in rows} | set(aliases)
+    extra = {name: names.pop(name) for name in list(names) if family.spares(name) and name not in used}
+    fill(network, rows, weights, names, aliases, device, dtype)
+    spare = {name: weights.tensor(found) for name, found in extra.items()}
+    origin = Origin(folder, family.name, theirs, bare=is_bare(weights, family), extra=spare)
     return Model(config, network, find_tokenizer(folder, theirs), labels_of(theirs), origin)
 
 
-def find_family(theirs: dict[str, Any], named: str | None) -> Family:
-    name = named or theirs.get("model_type")
+def find_family(theirs: dict[str, Any]) -> Family:
+    name = theirs.get("model_type")
     if name is None:
         raise CheckpointError(
             f"{CONFIG} does not say its model_type: name the family (--family, family=), one of {', '.join(FAMILIES)}"
         )
-    if name not in FAMILIES:
-        raise CheckpointError(f"{name!r} is not a family that we can open; there are {', '.join(FAMILIES)}")
+    if not isinstance(name, str) or name not in FAMILIES:
+        raise CheckpointError(f"model_type {name!r} is not a family that we can open; there are {', '.join(FAMILIES)}")
     return FAMILIES[name]
 
 
-def read_config(family: Family, theirs: dict[str, Any], folder: Path) -> ModelConfig:
-    reader = ConfigReader(theirs)
-    architectures = theirs.get("architectures") or [""]
+def read_config(family: Family, theirs: dict[str, Any], folder: Path, tensors: Collection[str]) -> ModelConfig:
+    reader = ConfigReader(theirs, tensors)
+    architectures = reader.optional("architectures", list) or [""]
     config = family.read(reader, str(architectures[0]))
     reader.finish()
     pooling = sentence_pooling(folder)
@@ -136,7 +165,7 @@ def labels_of(theirs: dict[str, Any]) -> tuple[str, ...]:
 def canonical_names(weights: Weights, family: Family) -> dict[str, str]:
     """From the names that the table uses to those in the file, which lacks the prefix if it holds the bare model."""
     prefix = family.prefix if is_bare(weights, family) else ""
-    return {prefix + name: name for name in weights.names if not family.ignores(name)}
+    return {prefix + family.today(name): name for name in weights.names if not family.ignores(name)}
 
 
 def is_bare(weights: Weights, family: Family) -> bool:
@@ -165,10 +194,11 @@ def fill(
             raise CheckpointError(
                 f"tensor {names[row.theirs]} has shape {list(found)}, but the config asks for {list(wanted)}"
             )
+    tensors = [weights.tensor(names[row.theirs]) for row in rows]
+    # A network has one dtype; a file that mixes them gets the widest, so that nothing is rounded.
+    dtype = dtype or reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
     filled: dict[str, Tensor] = {}
-    for row in rows:
-        tensor = weights.tensor(names[row.theirs])
-        dtype = dtype or tensor.dtype
+    for row, tensor in zip(rows, tensors, strict=True):
         for name, part in zip(row.ours, row.split(tensor), strict=True):
             filled[name] = part.to(device, dtype)
     for alias, of in aliases.items():
@@ -192,6 +222,51 @@ def _check_names(wanted: set[str], found: set[str], aliases: dict[str, str]) -> 
         )
 
 
-def _network(config: ModelConfig, kernel: KernelName) -> Transformer:
+def _network(config: ModelConfig, kernel: KernelName, weights: Weights) -> Transformer:
+    _check_sizes(config, weights)
     with torch.device("meta"):
         return Transformer(config, kernel=kernel).eval()
+
+
+def _check_sizes(config: ModelConfig, weights: Weights) -> None:
+    """A damaged config may ask for a billion blocks or heads: the file tells, before the attempt to build them."""
+    blocks, there = config.encoder_blocks + config.decoder_blocks, len(weights.names)
+    if blocks > there:
+        raise CheckpointError(f"the config asks for {blocks} blocks, but the checkpoint has only {there} tensors")
+    longest, name = max((max(weights.shape(name), default=1), name) for name in weights.names)
+    for size, value in _axes(config):
+        if value > longest:
+            raise CheckpointError(
+                f"the config asks for {size} = {value}, but no tensor is that large: the longest axis is {longest}, of "
+                f"{name} {list(weights.shape(name))}. Do the config and the tensors belong together?"
+            )
+
+
+def _axes(part: Part) -> Iterator[tuple[str, int]]:
+    """The whole numbers of a config that cannot be larger than an axis of some tensor."""
+    for key in type(part).model_fields:
+        value = getattr(part, key)
+        if isinstance(value, Part):
+            yield from _axes(value)
+        elif isinstance(value, int) and key in _AXES:
+            yield key, value
+    match part:
+        case Relative(max_distance=distance):
+            yield "max_distance", distance
+        case ModelConfig(context=int(context), position=Learned(skip=skip)):
+            yield "context", context + skip
+        case ModelConfig(context=int(context), attention=Linformer()):
+            yield "context", context
+        case _:
+            pass
+
+
+_SAVED: dict[str, type] = {"model": dict, "labels": list, "family": str, "source": dict}
+# `context` and `max_distance` are axes of some schemes' tables, and mere limits of others.
+_AXES = {"vocab", "source_vocab", "width", "heads", "key_value_heads", "head_width", "value_width", "segments"} | {
+    "hidden",
+    "labels",
+    "buckets",
+    "rank",
+    "count",
+}

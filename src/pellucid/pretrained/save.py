@@ -15,16 +15,23 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pellucid.errors import CheckpointError
-from pellucid.model.config import Classify, ModelConfig, Tag
+from pellucid.model.config import Classify, ModelConfig, Pool, Tag
 from pellucid.pretrained.facade import Model
 from pellucid.pretrained.families import FAMILIES
 from pellucid.pretrained.family import Family
 from pellucid.pretrained.load import CONFIG, OWN_CONFIG
+from pellucid.pretrained.pooling import write_pooling
 from pellucid.pretrained.weights import INDEX, SINGLE
 
 SHARD_BYTES = 5 * 1024**3
 # Files beside the weights that belong to a checkpoint and go where it goes.
-SIDECARS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json")
+SIDECARS = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "generation_config.json",
+    "sentence_bert_config.json",
+)
 
 
 def save(model: Model, folder: str | os.PathLike[str]) -> Path:
@@ -51,9 +58,13 @@ def export(model: Model, folder: str | os.PathLike[str], *, family: str | None =
         row.theirs.removeprefix(prefix): row.join(tuple(ours[name] for name in row.ours))
         for row in chosen.rows(model.config)
     }
+    if chosen.name == model.origin.family:
+        tensors |= {name.removeprefix(prefix): extra.to(model.dtype) for name, extra in model.origin.extra.items()}
     with new_folder(folder) as staging:
         _write_json(staging / CONFIG, theirs)
         _write_tensors(staging, tensors)
+        if isinstance(model.config.head, Pool):
+            write_pooling(staging, model.config.head, model.config.width)
         _copy_sidecars(model, staging)
     return Path(folder)
 

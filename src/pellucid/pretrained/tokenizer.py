@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from pellucid.errors import CheckpointError, InputError
+from pellucid.pretrained.sentencepieces import from_llama, from_marian, from_t5
 from pellucid.pretrained.weights import read_json
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """What the rest of the library asks of a tokenizer."""
 
@@ -73,9 +75,9 @@ def _from_json(files: tuple[Path, ...], settings: dict[str, Any], config: dict[s
 
 def _word_pieces(files: tuple[Path, ...], settings: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
     """BERT's vocab.txt, a piece per line."""
-    pieces = files[0].read_text(encoding="utf-8").splitlines()
-    vocab = {piece: index for index, piece in enumerate(pieces)}
-    unknown, first, last = (str(settings.get(key, word)) for key, word in _BERT_WORDS.items())
+    vocab = models.WordPiece.read_file(str(files[0]))
+    special = [_word(settings.get(key, word)) for key, word in _BERT_WORDS.items()]
+    unknown, first, last = special[:3]
     pipeline = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=unknown))
     lower = bool(settings.get("do_lower_case", True))
     pipeline.normalizer = normalizers.BertNormalizer(
@@ -86,8 +88,8 @@ def _word_pieces(files: tuple[Path, ...], settings: dict[str, Any], config: dict
     pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     pipeline.post_processor = processors.BertProcessing((last, vocab[last]), (first, vocab[first]))
     pipeline.decoder = decoders.WordPiece()
-    words = [word for word in (unknown, first, last, "[PAD]", "[MASK]") if word in vocab]
-    pipeline.add_special_tokens([AddedToken(word, special=True) for word in words])
+    pipeline.add_special_tokens([AddedToken(word, special=True) for word in special if word in vocab])
+    _add_tokens(pipeline, settings)
     return FastTokenizer(pipeline, files)
 
 
@@ -101,20 +103,53 @@ def _byte_pairs(files: tuple[Path, ...], settings: dict[str, Any], config: dict[
     vocab = pipeline.get_vocab()
     special = [word for word in ("<|endoftext|>", "<s>", "</s>", "<pad>", "<unk>", "<mask>") if word in vocab]
     pipeline.add_special_tokens([AddedToken(word, special=True, lstrip=word == "<mask>") for word in special])
-    if config.get("model_type") == "roberta":
+    _add_tokens(pipeline, settings)
+    if config.get("model_type") == "roberta" or str(settings.get("tokenizer_class")).startswith("Roberta"):
         ends = (("</s>", vocab["</s>"]), ("<s>", vocab["<s>"]))
         pipeline.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=prefix_space)
     return FastTokenizer(pipeline, files)
 
 
-_BERT_WORDS = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+def _add_tokens(pipeline: tokenizers.Tokenizer, settings: dict[str, Any]) -> None:
+    """What was added to the vocabulary after its files were written; each must get the id that the model knows."""
+    added = {int(place): token for place, token in settings.get("added_tokens_decoder", {}).items()}
+    for place, token in sorted(added.items()):
+        word, special = _word(token), isinstance(token, dict) and bool(token.get("special"))
+        if pipeline.token_to_id(word) is None:
+            (pipeline.add_special_tokens if special else pipeline.add_tokens)([AddedToken(word, special=special)])
+        if pipeline.token_to_id(word) != place:
+            raise CheckpointError(
+                f"the added token {word!r} should have id {place}, but it gets {pipeline.token_to_id(word)}: "
+                "do the tokenizer's files belong together?"
+            )
+
+
+def _word(token: Any) -> str:
+    """A token, which newer files write with its properties."""
+    return str(token["content"] if isinstance(token, dict) else token)
+
+
+_BERT_WORDS = {
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "mask_token": "[MASK]",
+}
 _LAYOUTS = (
     (("tokenizer.json",), _from_json),
     (("vocab.txt",), _word_pieces),
     (("vocab.json", "merges.txt"), _byte_pairs),
+    (("source.spm", "target.spm", "vocab.json"), from_marian),
+    (("spiece.model",), from_t5),
+    (("tokenizer.model",), from_llama),
 )
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    path = folder / "tokenizer_config.json"
-    return read_json(path) if path.exists() else {}
+    path, added = folder / "tokenizer_config.json", folder / "added_tokens.json"
+    settings = read_json(path) if path.exists() else {}
+    if added.exists():
+        ids = {str(place): token for token, place in read_json(added).items()}
+        settings["added_tokens_decoder"] = ids | settings.get("added_tokens_decoder", {})
+    return settings

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,10 +18,22 @@ from pellucid.errors import CheckpointError
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+# What weights are stored as; float8 is a quantised format, whose scales we would not know.
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@runtime_checkable
+class Weights(Protocol):
+    """Tensors by name, wherever they are kept; their shapes are known before they are read."""
+
+    @property
+    def names(self) -> Collection[str]: ...
+    def shape(self, name: str) -> tuple[int, ...]: ...
+    def tensor(self, name: str) -> Tensor: ...
 
 
 @dataclass(frozen=True)
-class Weights:
+class Mapped:
     """Open safetensors files; a tensor is mapped when it is asked for, and read when it is used."""
 
     files: dict[str, Any]
@@ -35,28 +47,29 @@ class Weights:
             tensor: Tensor = self.files[self.names[name]].get_tensor(name)
         except (SafetensorError, RuntimeError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(f"{self.names[name]} is damaged at tensor {name}: {error}") from None
-        if not tensor.is_floating_point():
-            raise CheckpointError(f"tensor {name} holds {tensor.dtype}: quantised or integer weights cannot be opened")
-        if not torch.isfinite(tensor.sum()) and bool(tensor.isnan().any()):
-            raise CheckpointError(f"tensor {name} contains NaN: the checkpoint is broken, get it again")
-        return tensor
+        return usable(name, tensor)
+
+
+def usable(name: str, tensor: Tensor) -> Tensor:
+    """The tensor, if it holds numbers that a model can compute with. Infinity is one: a bias may rule a token out."""
+    if tensor.dtype not in DTYPES:
+        raise CheckpointError(f"tensor {name} holds {tensor.dtype}: quantised or integer weights cannot be opened")
+    if not torch.isfinite(tensor.sum()) and bool(tensor.isnan().any()):
+        raise CheckpointError(f"tensor {name} contains NaN: the checkpoint is broken, get it again")
+    return tensor
 
 
 @contextmanager
 def open_weights(folder: Path) -> Iterator[Weights]:
     """All tensors of a folder, from one file or from shards with an index."""
-    shards = _shards(folder)
+    _refuse_without_safetensors(folder)
+    index = {} if (folder / SINGLE).exists() else read_index(folder, INDEX)
     files: dict[str, Any] = {}
-    names: dict[str, str] = {}
     try:
-        for shard, wanted in shards.items():
+        for shard in dict.fromkeys(index.values()) if index else [SINGLE]:
             files[shard] = _open(folder / shard)
-            present = list(files[shard].keys())
-            for name in wanted or present:
-                if name not in present:
-                    raise CheckpointError(f"{INDEX} says that {name} is in {shard}, but it is not")
-                names[name] = shard
-        yield Weights(files, names)
+        found = {shard: set(file.keys()) for shard, file in files.items()}
+        yield Mapped(files, placed(found, index, INDEX))
     finally:
         for file in files.values():
             file.__exit__(None, None, None)
@@ -70,28 +83,42 @@ def pickles(folder: Path) -> list[Path]:
     return [folder / name for name in PICKLES if (folder / name).exists()]
 
 
-def _shards(folder: Path) -> dict[str, list[str] | None]:
-    """The files to open, each with the tensors that the index puts there (None: all of them)."""
-    if (folder / SINGLE).exists():
-        return {SINGLE: None}
-    if not (folder / INDEX).exists():
-        found = pickles(folder)
-        if found:
-            raise CheckpointError(
-                f"{folder} has only pickled weights ({found[0].name}), which can run code when they are read. "
-                f"Convert them once with: pellucid import {folder} NEW_FOLDER"
-            )
-        raise CheckpointError(f"{folder} has no {SINGLE} and no {INDEX}: is this the folder of a checkpoint?")
-    weight_map = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise CheckpointError(f"{INDEX} has no 'weight_map' from tensors to files: it is damaged")
-    shards: dict[str, list[str] | None] = {}
+def _refuse_without_safetensors(folder: Path) -> None:
+    if has_weights(folder):
+        return
+    found = pickles(folder)
+    if found:
+        raise CheckpointError(
+            f"{folder} has only pickled weights ({found[0].name}), which can run code when they are read. "
+            f"Convert them once with: pellucid import {folder} NEW_FOLDER"
+        )
+    raise CheckpointError(f"{folder} has no {SINGLE} and no {INDEX}: is this the folder of a checkpoint?")
+
+
+def read_index(folder: Path, index: str) -> dict[str, str]:
+    """Which file of the folder holds which tensor, as an index of shards says."""
+    weight_map = read_json(folder / index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index} has no 'weight_map' from tensors to files: it is damaged")
     for name, shard in weight_map.items():
-        if Path(shard).name != shard or not (folder / shard).exists():
-            raise CheckpointError(f"{INDEX} names the file {shard!r}, which is not in {folder}")
-        shards.setdefault(shard, [])
-        shards[shard].append(name)  # type: ignore[union-attr]
-    return shards
+        if not isinstance(shard, str) or not _is_beside(folder, shard):
+            raise CheckpointError(f"{index} puts {name} in the file {shard!r}, which is not in {folder}")
+    return weight_map
+
+
+def placed(found: dict[str, set[str]], index: dict[str, str], file: str) -> dict[str, str]:
+    """The shard of every tensor that was found in one; the index must be right, and decides between two shards."""
+    for name, shard in index.items():
+        if name not in found[shard]:
+            raise CheckpointError(f"{file} says that {name} is in {shard}, but it is not")
+    return {name: shard for shard, names in found.items() for name in names} | index
+
+
+def _is_beside(folder: Path, name: str) -> bool:
+    try:
+        return Path(name).name == name and (folder / name).is_file()
+    except OSError:  # a name that is too long for this file system
+        return False
 
 
 def _open(path: Path) -> Any:

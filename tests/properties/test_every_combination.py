@@ -49,7 +49,7 @@ def test_changing_the_future_never_changes_the_past(combination: Combination, le
 
 @for_each_having("padding")
 @few
-@given(length=lengths, left=st.integers(0, 3), right=st.integers(0, 3), seed=seeds)
+@given(length=lengths, left=st.integers(1, 3), right=st.integers(0, 3), seed=seeds)
 def test_padding_never_changes_a_real_token(combination: Combination, length: int, left: int, right: int, seed: int):
     network, draw = build(combination), random(combination, seed)
     alone = Text.draw(combination, draw, 1, length)
@@ -171,8 +171,8 @@ def test_the_fused_kernel_is_the_reference_kernel(combination: Combination, leng
     fused, reference = build(combination), build(combination, "reference")
     draw = random(combination, seed)
     text = Text.draw(combination, draw, 2, length)
-    padding = torch.arange(length) >= torch.tensor([[left], [0]])
-    text = replace(text, padding=padding)
+    if left:  # without padding a causal mask takes a path of its own
+        text = replace(text, padding=torch.arange(length) >= torch.tensor([[left], [0]]))
     weight = torch.randn(2, length, VOCAB, generator=draw, dtype=torch.float64)
     values, gradients = zip(
         *(value_and_gradients(network, text, weight) for network in (fused, reference)), strict=True
@@ -192,7 +192,7 @@ def test_only_linformer_and_linear_attention_refuse_combinations():
     """So that nothing drops out of the tests above unseen."""
     reasons = {
         "linformer": ("Linformer cannot be causal", "positions with Linformer"),
-        "linear": ("with linear attention",),
+        "linear": ("positions with linear attention",),
     }
     for combination, message in REFUSED.items():
         mechanism = combination.attention.split("_")[0]

@@ -1,7 +1,7 @@
 """Refusing what the model cannot take, with the value seen, the value wanted and the next step.
 
-Shapes are always checked. Values are checked outside compiled graphs, where looking at them costs nothing on a CPU and
-one short wait on a GPU.
+Shapes are always checked. Values are checked where looking at them costs little: always on a CPU, without gradients on
+a GPU (training must not wait for the device; there a wrong id is the device's own error), never in a compiled graph.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def check_one_run(padding: Tensor | None) -> None:
         )
 
 
-def check_length(places: Tensor, limit: int | None) -> None:
-    """`limit` is how many positions learned tables hold."""
-    if limit is None or not _values_can_be_read(places):
+def check_length(places: Tensor, slots: int, limit: int | None) -> None:
+    """`limit` is how many positions learned tables hold. Padding fills slots, but needs no positions."""
+    if limit is None or slots <= limit or not _values_can_be_read(places):
         return
     needed = int(places.max()) + 1
     if needed > limit:
@@ -93,4 +93,8 @@ def check_prefix(prefix: Bound, padding: Tensor | None, offset: int, tokens: int
 
 
 def _values_can_be_read(x: Tensor) -> bool:
-    return not torch.compiler.is_compiling() and x.device.type != "meta"
+    if torch.compiler.is_compiling() or x.device.type == "meta":
+        return False
+    if x.device.type != "cuda":
+        return True
+    return not torch.is_grad_enabled() and not torch.cuda.is_current_stream_capturing()

@@ -79,8 +79,10 @@ class Transformer(nn.Module):
             return self.decode(ids, padding=padding, segments=segments, prefix=prefix, cache=cache)
         if target is None:
             raise InputError("an encoder-decoder needs both texts: call it with (source_ids, target_ids)")
+        # Checked before the source is read: a look at the target's values would wait for the device's work on it.
+        inputs.check_ids(target, self.config.vocab, "target")
         memory = self.encode(ids, padding=padding, segments=segments)
-        return self.decode(target, memory, source_padding=padding, padding=target_padding, prefix=prefix, cache=cache)
+        return self._decode(target, memory, padding, target_padding, None, prefix, cache)
 
     def encode(self, ids: Ids, *, padding: Padding = None, segments: Ids | None = None) -> Memory:
         """The encoder's states, after its final norm."""
@@ -92,7 +94,7 @@ class Transformer(nn.Module):
         inputs.check_padding(padding, ids)
         inputs.check_one_run(padding)
         places = places_of(padding, ids.shape[1], 0, ids.device)
-        x = self._embed(self.encoder, outer.embedding, table(ids), places, segments)
+        x = self._embed(self.encoder, outer.embedding, table(ids), places, segments, 0)
         return outer.final(self.encoder(x, Mask(padding=padding), places))
 
     def decode(
@@ -113,6 +115,19 @@ class Transformer(nn.Module):
         if self.decoder is None:
             raise InputError("this model has no decoder: call it, or use encode")
         inputs.check_ids(ids, self.config.vocab)
+        return self._decode(ids, memory, source_padding, padding, segments, prefix, cache)
+
+    def _decode(
+        self,
+        ids: Ids,
+        memory: Memory | None,
+        source_padding: Bool[Tensor, "batch source"] | None,
+        padding: Padding,
+        segments: Ids | None,
+        prefix: Bound,
+        cache: Cache | None,
+    ) -> Scores:
+        assert self.decoder is not None
         inputs.check_padding(padding, ids)
         batch, tokens = ids.shape
         offset = 0
@@ -124,7 +139,7 @@ class Transformer(nn.Module):
         inputs.check_prefix(prefix, padding, offset, tokens, cached=cache is not None)
         prefix = prefix_slots(prefix, padding)
         places = places_of(padding, tokens, offset, ids.device)
-        x = self._embed(self.decoder, self.embedding, self.tokens(ids), places, segments)
+        x = self._embed(self.decoder, self.embedding, self.tokens(ids), places, segments, offset)
         mask = Mask(prefix=(0 if prefix is None else prefix) if self.config.causal else None, padding=padding)
         memory, sight = self._memory(x, memory, source_padding, cache)
         x = self.final(self.decoder(x, mask, places, memory, sight, cache))
@@ -142,10 +157,10 @@ class Transformer(nn.Module):
         return Cache.allocate(self.config, batch, capacity, device=weight.device, dtype=weight.dtype)
 
     def _embed(
-        self, stack: Stack, embedding: Embedding, vectors: Tokens, places: Places, segments: Ids | None
+        self, stack: Stack, embedding: Embedding, vectors: Tokens, places: Places, segments: Ids | None, offset: int
     ) -> Tokens:
         if isinstance(self.config.position, c.Learned) or isinstance(self.config.attention, c.Linformer):
-            inputs.check_length(places, self.config.context)
+            inputs.check_length(places, offset + vectors.shape[1], self.config.context)
         if self.config.segments:
             inputs.check_segments(segments, vectors, self.config.segments)
         else:

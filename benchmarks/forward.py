@@ -60,18 +60,20 @@ def compare(
     """Time all contestants of a family, and print a line per peer."""
     ids = token_ids(shape, device, seed)
     steps: dict[str, dict[str, Callable[[], object]]] = {"forward": {}, "forward+backward": {}}
-    sizes = {}
+    networks = {}
     for contestant in contestants:
         torch.manual_seed(seed)
         torch.compiler.reset()
         network = contestant.build().to(device, dtype)
-        sizes[contestant.name] = parameters(network)
+        networks[contestant.name] = network
         call = torch.compile(contestant.call) if compiled else contestant.call
         steps["forward"][contestant.name] = forward_step(network, call, ids)
         steps["forward+backward"][contestant.name] = training_step(network, call, ids)
     rows = []
     mode = "compiled" if compiled else "eager"
     for step, calls in steps.items():
+        for network in networks.values():
+            network.train(step != "forward")
         times = in_turns(calls, device, repeats)
         ours = times.pop("pellucid")
         print(f"{family:16} {mode:9} {step:17} pellucid {ours:8.2f} ms", flush=True)
@@ -87,7 +89,7 @@ def compare(
                     "ratio": round(ratio, 3),
                     "ours_ms": round(ours, 3),
                     "peer_ms": round(milliseconds, 3),
-                    "parameters": {"pellucid": sizes["pellucid"], peer: sizes[peer]},
+                    "parameters": {name: parameters(networks[name]) for name in ("pellucid", peer)},
                 }
             )
     return rows
@@ -95,7 +97,6 @@ def compare(
 
 def forward_step(network: nn.Module, call: Callable[[nn.Module, Tensor], Tensor], ids: Tensor) -> Callable[[], object]:
     def step() -> object:
-        network.eval()
         with torch.no_grad():
             return call(network, ids)
 
@@ -104,7 +105,6 @@ def forward_step(network: nn.Module, call: Callable[[nn.Module, Tensor], Tensor]
 
 def training_step(network: nn.Module, call: Callable[[nn.Module, Tensor], Tensor], ids: Tensor) -> Callable[[], object]:
     def step() -> object:
-        network.train()
         network.zero_grad(set_to_none=True)
         return call(network, ids).float().square().mean().backward()
 

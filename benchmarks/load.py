@@ -2,7 +2,8 @@
 
 Each measurement is a fresh process that imports first, then opens a random checkpoint and runs one token through it, so
 that mapped weights are really read. Memory is the peak of resident pages beyond what the imports took, mapped files
-included, over the size of the weights. Time is CPU and wall time of the opening and the token, after the imports.
+included, over the size of the weights as they are used. Time is CPU and wall time of the opening and the token, after
+the imports. Each checkpoint is opened as it is stored, and converted to bfloat16.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SHAPES = {
 PROBE = """
 import json, os, sys, time
 import torch
-contestant, folder = sys.argv[1:]
+contestant, folder, dtype = sys.argv[1:]
 torch.set_num_threads(1)
 if contestant == "pellucid":
     from pellucid.pretrained.load import load
@@ -54,9 +55,9 @@ before, cpu, wall = resident("VmRSS"), time.process_time(), time.perf_counter()
 ids = torch.zeros(1, 1, dtype=torch.long)
 with torch.no_grad():
     if contestant == "pellucid":
-        load(folder).logits(ids)
+        load(folder, dtype=getattr(torch, dtype)).logits(ids)
     else:
-        AutoModelForCausalLM.from_pretrained(folder)(ids)
+        AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))(ids)
 cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
 print(json.dumps({"cpu_s": cpu, "wall_s": wall, "peak": resident("VmHWM") - before}))
 """
@@ -71,7 +72,7 @@ def main() -> None:
     for name, (model, config, values) in SHAPES.items():
         with tempfile.TemporaryDirectory() as folder:
             write_checkpoint(model, config, values, folder)
-            rows.append(compare(name, folder, options.repeats))
+            rows += [compare(name, folder, dtype, options.repeats) for dtype in ("float32", "bfloat16")]
     if options.out:
         record(options.out, {"repeats": options.repeats, "rows": rows})
 
@@ -84,14 +85,15 @@ def write_checkpoint(model: str, config: str, values: dict[str, int], folder: st
     getattr(transformers, model)(getattr(transformers, config)(**values)).save_pretrained(folder)
 
 
-def compare(name: str, folder: str, repeats: int) -> dict[str, object]:
-    size = sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
+def compare(name: str, folder: str, dtype: str, repeats: int) -> dict[str, object]:
+    stored = sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
+    size = stored // 2 if dtype == "bfloat16" else stored
     samples: dict[str, list[dict[str, float]]] = {"pellucid": [], "transformers": []}
     for _ in range(repeats):
         for contestant, runs in samples.items():
-            runs.append(probe(contestant, folder))
-    row: dict[str, object] = {"checkpoint": name, "bytes": size}
-    print(f"{name}: {size / 1e6:.0f} MB of weights")
+            runs.append(probe(contestant, folder, dtype))
+    row: dict[str, object] = {"checkpoint": name, "dtype": dtype, "bytes": size}
+    print(f"{name} as {dtype}: {size / 1e6:.0f} MB of weights")
     for contestant, runs in samples.items():
         middle = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
         row[contestant] = {
@@ -106,8 +108,10 @@ def compare(name: str, folder: str, repeats: int) -> dict[str, object]:
     return row
 
 
-def probe(contestant: str, folder: str) -> dict[str, float]:
-    run = subprocess.run([sys.executable, "-c", PROBE, contestant, folder], capture_output=True, text=True, check=True)
+def probe(contestant: str, folder: str, dtype: str) -> dict[str, float]:
+    run = subprocess.run(
+        [sys.executable, "-c", PROBE, contestant, folder, dtype], capture_output=True, text=True, check=True
+    )
     figures: dict[str, float] = json.loads(run.stdout.strip().splitlines()[-1])
     return figures
 

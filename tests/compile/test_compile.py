@@ -18,19 +18,10 @@ from torch import Tensor
 from pellucid.model import config as c
 from pellucid.model.presets import PRESETS
 from pellucid.model.transformer import Transformer
+from tests.model.small import MECHANISMS
 
 LARGE = [name for name in PRESETS if not name.startswith("tiny-")]
 TINY = [name for name in PRESETS if name.startswith("tiny-")]
-
-MECHANISMS: dict[str, c.Attention] = {
-    "softmax": c.Softmax(),
-    "normalized_relu": c.NormalizedRelu(),
-    "linformer_learned": c.Linformer(rank=4),
-    "linformer_random": c.Linformer(rank=4, learned=False),
-    "linear_elu": c.Linear(chunk=4),
-    "linear_relu": c.Linear(features=c.Relu(), chunk=4),
-    "linear_random": c.Linear(features=c.PositiveRandom(count=8), chunk=4),
-}
 
 # In torch 2.13 AOT autograd lays the graph out with other strides for the gradient of ELU than PyTorch's kernel gives
 # it, and trips over a view then; Inductor does not.

@@ -15,6 +15,16 @@ from pellucid.model.transformer import Transformer
 
 VOCAB, CONTEXT = 13, 12
 
+MECHANISMS: dict[str, c.Attention] = {
+    "softmax": c.Softmax(),
+    "normalized_relu": c.NormalizedRelu(),
+    "linformer_learned": c.Linformer(rank=4),
+    "linformer_random": c.Linformer(rank=4, learned=False),
+    "linear_elu": c.Linear(chunk=4),
+    "linear_relu": c.Linear(features=c.Relu(), chunk=4),
+    "linear_random": c.Linear(features=c.PositiveRandom(count=16, scale=0.05), chunk=4),
+}
+
 STACKS = {"encoder": {"encoder_blocks": 2}, "decoder": {"decoder_blocks": 2}}
 STACKS["both"] = STACKS["encoder"] | STACKS["decoder"]
 

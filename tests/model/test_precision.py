@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pellucid.model import config as c
 from pellucid.model.transformer import Transformer
+from tests.model.small import MECHANISMS
 
 from .small import ids, network
 
@@ -19,15 +20,6 @@ BITS = {torch.bfloat16: 8, torch.float16: 11}
 # would add up to 40 x 2^-bits; we allow that for the root mean square, which random signs keep far under it.
 STEPS = 40
 
-MECHANISMS: dict[str, c.Attention] = {
-    "softmax": c.Softmax(),
-    "normalized_relu": c.NormalizedRelu(),
-    "linformer_learned": c.Linformer(rank=4),
-    "linformer_random": c.Linformer(rank=4, learned=False),
-    "linear_elu": c.Linear(chunk=4),
-    "linear_relu": c.Linear(features=c.Relu(), chunk=4),
-    "linear_random": c.Linear(features=c.PositiveRandom(count=16, scale=0.05), chunk=4),
-}
 POSITIONS: dict[str, list[c.Position]] = {
     "softmax": [c.NoPositions(), c.Rotary(), c.ALiBi(), c.T5Buckets(buckets=8, max_distance=8), c.Relative()],
     "normalized_relu": [c.NoPositions(), c.Rotary(), c.ALiBi(), c.T5Buckets(buckets=8, max_distance=8), c.Relative()],

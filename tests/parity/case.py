@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ class Case:
     length: int = 11
     caches: bool = True  # False where scores with a cache differ by definition, in the reference too
     edit_config: Callable[[dict[str, Any]], None] | None = field(default=None, repr=False)
+    # Within this, a float64 reference computes exactly what it would round to float32.
+    unrounded: Callable[[], AbstractContextManager[None]] = field(default=nullcontext, repr=False)
 
     def build(self, dtype: torch.dtype) -> Any:
         """The reference, with weights large enough that every part of the model matters."""
@@ -81,7 +84,8 @@ class Case:
             options["position_ids"] = (real.long().cumsum(-1) - 1).clamp(min=0)
         if self.kind in ("decoder", "encoder-decoder"):
             options["use_cache"] = False
-        output = network(**options)
+        with self.unrounded() if network.dtype == torch.float64 else nullcontext():
+            output = network(**options)
         if self.kind == "bare":
             return output.last_hidden_state @ network.get_input_embeddings().weight.T
         if self.kind == "first":

@@ -36,14 +36,6 @@ SIZE = {
 WORDS = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 
 
-class LlamaCase(Case):
-    def reference(self, network: Any, inputs: dict[str, Tensor]) -> Tensor:
-        if network.dtype != torch.float64:
-            return super().reference(network, inputs)
-        with unrounded():
-            return super().reference(network, inputs)
-
-
 @contextmanager
 def unrounded() -> Iterator[None]:
     softmax = functional.softmax
@@ -63,8 +55,15 @@ def row(family: str, name: str, head: str = "ForCausalLM", kind: str = "decoder"
     """Options of the test itself (length, caches, edit_config) and of the config."""
     word = WORDS[family]
     own = {key: options.pop(key) for key in ("length", "caches", "edit_config") if key in options}
-    return LlamaCase(
-        f"{family} {name}", f"{word}{head}", f"{word}Config", SIZE | options, kind, takes_positions=True, **own
+    return Case(
+        f"{family} {name}",
+        f"{word}{head}",
+        f"{word}Config",
+        SIZE | options,
+        kind,
+        takes_positions=True,
+        unrounded=unrounded,
+        **own,
     )
 
 

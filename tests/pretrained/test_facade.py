@@ -80,7 +80,21 @@ def test_ids_that_cannot_be_right_are_refused(ids: list[list[int]], said: str) -
         built(Unembed()).logits(ids)
 
 
-@pytest.mark.parametrize("ids", [[2, 4, 3], torch.tensor([2, 4, 3]), torch.ones(1, 3)], ids=str)
+@pytest.mark.parametrize("ids", [[2, 4, 3], torch.tensor([2, 4, 3])], ids=str)
+def test_one_text_is_a_batch_of_one(ids: Any) -> None:
+    model = built(Unembed())
+    assert torch.equal(model.logits(ids), model.logits([[2, 4, 3]]))
+
+
+def test_padding_may_come_second_where_there_is_one_text() -> None:
+    model = built(Unembed())
+    ids, real = [[2, 4, 3], [5, 6, 0]], [[1, 1, 1], [1, 1, 0]]
+    found = model.logits(ids, real)
+    assert torch.equal(found, model.logits(torch.tensor(ids), padding=torch.tensor(real)))
+    assert torch.allclose(found[1, :2], model.logits([5, 6])[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("ids", [[[2], 4], torch.ones(1, 3)], ids=str)
 def test_ids_of_another_kind_are_refused(ids: Any) -> None:
     with pytest.raises((InputError, TypeCheckError)):
         built(Unembed()).logits(ids)

@@ -233,7 +233,8 @@ def test_either_name_of_a_shared_table_will_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["T5EncoderModel", "MT5EncoderModel"])
 @pytest.mark.parametrize("padding", [None, "left", "right"])
 def test_an_encoder_alone_pools_its_states(name: str, padding: str | None, tmp_path: Path) -> None:
-    case = table_t5.T5Case("encoder", name, name.replace("EncoderModel", "Config"), table_t5.SIZE, "pool")
+    config = name.replace("EncoderModel", "Config")
+    case = Case("encoder", name, config, table_t5.SIZE, "pool")
     network = case.build(torch.float64)
     case.save(network, tmp_path)
     inputs = case.inputs(64, padding)

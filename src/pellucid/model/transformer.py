@@ -72,7 +72,7 @@ class Transformer(nn.Module):
         prefix: so many leading tokens of a decoder see each other (a prefix language model).
         """
         if self.decoder is None:
-            self._refuse(target=target, prefix=prefix, cache=cache)
+            self._refuse(target=target, target_padding=target_padding, prefix=prefix, cache=cache)
             return self._answer(self.encode(ids, padding=padding, segments=segments), padding)
         if self.encoder is None:
             self._refuse(target=target, target_padding=target_padding)

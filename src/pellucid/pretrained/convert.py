@@ -47,6 +47,9 @@ class Unpickled:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.tensors[name].shape)
 
+    def dtype(self, name: str) -> torch.dtype:
+        return self.tensors[name].dtype
+
     def tensor(self, name: str) -> Tensor:
         return usable(name, self.tensors[name])
 

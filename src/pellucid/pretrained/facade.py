@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from pellucid.errors import InputError
@@ -16,13 +16,14 @@ from pellucid.model.transformer import Transformer
 from pellucid.pretrained.tokenizer import Tokenizer
 
 Ids = Int[Tensor, "batch length"]
-IdsLike = Ids | list[list[int]]
+IdsLike = Int[Tensor, "*batch length"] | list[Any]
 
 
 @dataclass(frozen=True)
 class Origin:
     """Where a model was opened from: its folder, its family, that family's config, and whether names had no prefix.
 
+    read: what that config said in our words. A model with another config has moved on from it.
     extra: tensors of the file that this head does not use, such as the pooler of a tagger; an export writes them back.
     """
 
@@ -30,6 +31,7 @@ class Origin:
     family: str | None = None
     config: dict[str, Any] = field(default_factory=dict)
     bare: bool = False
+    read: ModelConfig | None = None
     extra: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
 
@@ -62,12 +64,17 @@ class Model:
     def logits(
         self,
         ids: IdsLike,
-        target: Int[Tensor, "batch target"] | list[list[int]] | None = None,
-        *,
-        padding: Bool[Tensor, "batch length"] | list[list[bool]] | None = None,
-        target_padding: Bool[Tensor, "batch target"] | list[list[bool]] | None = None,
+        target: Shaped[Tensor, "*batch target"] | list[Any] | None = None,
+        padding: Shaped[Tensor, "batch length"] | list[Any] | None = None,
+        target_padding: Shaped[Tensor, "batch target"] | list[Any] | None = None,
     ) -> Float[Tensor, "batch *axes"]:
-        """Scores for ids; an encoder-decoder takes (source_ids, target_ids)."""
+        """Scores for ids: a batch of texts, or one text, which counts as a batch of one.
+
+        An encoder-decoder takes (source_ids, target_ids). Other models read one text, and take (ids, padding) too.
+        padding: true (or 1) for real tokens.
+        """
+        if padding is None and not self.config.is_encoder_decoder:
+            target, padding = None, target
         texts = [self._ids(text) for text in (ids, target) if text is not None]
         masks = {
             name: torch.as_tensor(mask, device=self.device).bool()
@@ -109,14 +116,15 @@ class Model:
 
     def _ids(self, ids: IdsLike) -> Ids:
         if isinstance(ids, Tensor):
-            return ids.to(self.device)
-        if not all(isinstance(text, list) for text in ids):
-            raise InputError(f"ids are a list of texts, each a list of ids, not {ids}: for one text, give [ids]")
-        lengths = [len(text) for text in ids]
+            return (ids[None] if ids.dim() == 1 else ids).to(self.device)
+        texts = ids if any(isinstance(text, list) for text in ids) else [ids]
+        if not all(isinstance(text, list) for text in texts):
+            raise InputError(f"ids are a list of texts, each a list of ids, or one list of ids, not {ids}")
+        lengths = [len(text) for text in texts]
         if len(set(lengths)) != 1 or lengths[0] == 0:
             problem = "are empty" if not any(lengths) else f"have different lengths {lengths}"
             raise InputError(f"the texts {problem}: give at least one token each, pad them to one length, pass padding")
-        return torch.tensor(ids, device=self.device)
+        return torch.tensor(texts, device=self.device)
 
     @property
     def _tokenizer(self) -> Tokenizer:

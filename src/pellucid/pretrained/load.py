@@ -85,7 +85,7 @@ def _load_own(
     network = _network(config, kernel, weights)
     rows = [same(name, name) for name in network.state_dict()]
     fill(network, rows, weights, {name: name for name in weights.names}, {}, device, dtype)
-    origin = Origin(folder, saved.get("family"), saved.get("source") or {})
+    origin = Origin(folder, saved.get("family"), saved.get("source") or {}, read=config)
     return Model(config, network, find_tokenizer(folder, origin.config), tuple(saved.get("labels") or ()), origin)
 
 
@@ -128,7 +128,7 @@ def load_family(
     extra = {name: names.pop(name) for name in list(names) if family.spares(name) and name not in used}
     fill(network, rows, weights, names, aliases, device, dtype)
     spare = {name: weights.tensor(found) for name, found in extra.items()}
-    origin = Origin(folder, family.name, theirs, bare=is_bare(weights, family), extra=spare)
+    origin = Origin(folder, family.name, theirs, is_bare(weights, family), config, spare)
     return Model(config, network, find_tokenizer(folder, theirs), labels_of(theirs), origin)
 
 
@@ -189,12 +189,11 @@ def fill(
     _check_names({row.theirs for row in rows}, set(names), aliases)
     for row in rows:
         _check_shape(row, names[row.theirs], weights, expected)
-    tensors = [weights.tensor(names[row.theirs]) for row in rows]
     # A network has one dtype; a file that mixes them gets the widest, so that nothing is rounded.
-    dtype = dtype or reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    dtype = dtype or reduce(torch.promote_types, (weights.dtype(names[row.theirs]) for row in rows))
     filled: dict[str, Tensor] = {}
-    for row, tensor in zip(rows, tensors, strict=True):
-        for name, part in zip(row.ours, row.split(tensor), strict=True):
+    for row in rows:
+        for name, part in zip(row.ours, row.split(weights.tensor(names[row.theirs])), strict=True):
             filled[name] = part.to(device, dtype)
     for alias, of in aliases.items():
         if alias in names and not torch.equal(weights.tensor(names[alias]), weights.tensor(names[of])):

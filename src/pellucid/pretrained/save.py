@@ -40,7 +40,7 @@ def save(model: Model, folder: str | os.PathLike[str]) -> Path:
         "model": model.config.model_dump(mode="json"),
         "labels": list(model.labels),
         "family": model.origin.family,
-        "source": model.origin.config,
+        "source": model.origin.config if model.config == model.origin.read else {},
     }
     with new_folder(folder) as staging:
         _write_json(staging / OWN_CONFIG, saved)
@@ -71,17 +71,25 @@ def export(model: Model, folder: str | os.PathLike[str], *, family: str | None =
 
 def _theirs(model: Model, named: str | None) -> tuple[Family, dict[str, Any]]:
     """The family to write as, and its config: the one that was read, where that still says what the model is."""
-    names = [named or model.origin.family] if named or model.origin.family else list(FAMILIES)
+    origin = model.origin
+    preferred = named or origin.family
+    names = list(FAMILIES) if preferred is None else [preferred]
     for name in names:
         if name not in FAMILIES:
             raise CheckpointError(f"{name!r} is not a family that we can write; there are {', '.join(FAMILIES)}")
+        if name == origin.family and origin.config and model.config == origin.read:
+            return FAMILIES[name], origin.config | _stored_as(model, origin.config)
         written = FAMILIES[name].express(model.config, _labels(model.config))
-        if name == model.origin.family and model.origin.config:
-            return FAMILIES[name], {"model_type": name} | model.origin.config
         if written is not None:
-            return FAMILIES[name], written | _label_names(model)
-    tried = ", ".join(str(name) for name in names)
-    raise CheckpointError(f"none of these families can express this model: {tried}. `save` keeps it in our own layout")
+            return FAMILIES[name], written | _label_names(model) | _stored_as(model, written)
+    raise CheckpointError(
+        f"none of these families can express this model: {', '.join(names)}. `save` keeps it in our own layout"
+    )
+
+
+def _stored_as(model: Model, config: dict[str, Any]) -> dict[str, str]:
+    """The dtype of the weights, under the word that the config uses: readers convert to what it says."""
+    return {"dtype" if "dtype" in config else "torch_dtype": str(model.dtype).removeprefix("torch.")}
 
 
 def _labels(config: ModelConfig) -> int:

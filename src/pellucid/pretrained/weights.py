@@ -19,7 +19,7 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 # What weights are stored as; float8 is a quantised format, whose scales we would not know.
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 
 
 @runtime_checkable
@@ -29,6 +29,7 @@ class Weights(Protocol):
     @property
     def names(self) -> Collection[str]: ...
     def shape(self, name: str) -> tuple[int, ...]: ...
+    def dtype(self, name: str) -> torch.dtype: ...
     def tensor(self, name: str) -> Tensor: ...
 
 
@@ -36,15 +37,22 @@ class Weights(Protocol):
 class Mapped:
     """Open safetensors files; a tensor is mapped when it is asked for, and read when it is used."""
 
+    folder: Path
     files: dict[str, Any]
     names: dict[str, str]
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.files[self.names[name]].get_slice(name).get_shape())
 
+    def dtype(self, name: str) -> torch.dtype:
+        """Known before the tensor is read; `tensor` refuses those that we do not know."""
+        return DTYPES.get(self.files[self.names[name]].get_slice(name).get_dtype()) or self.tensor(name).dtype
+
     def tensor(self, name: str) -> Tensor:
+        """With a mapping of its own, so that one that is converted or moved leaves no pages behind."""
         try:
-            tensor: Tensor = self.files[self.names[name]].get_tensor(name)
+            with safe_open(self.folder / self.names[name], framework="pt") as file:
+                tensor: Tensor = file.get_tensor(name)
         except (SafetensorError, RuntimeError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(f"{self.names[name]} is damaged at tensor {name}: {error}") from None
         return usable(name, tensor)
@@ -52,7 +60,7 @@ class Mapped:
 
 def usable(name: str, tensor: Tensor) -> Tensor:
     """The tensor, if it holds numbers that a model can compute with. Infinity is one: a bias may rule a token out."""
-    if tensor.dtype not in DTYPES:
+    if tensor.dtype not in DTYPES.values():
         raise CheckpointError(f"tensor {name} holds {tensor.dtype}: quantised or integer weights cannot be opened")
     if not torch.isfinite(tensor.sum()) and bool(tensor.isnan().any()):
         raise CheckpointError(f"tensor {name} contains NaN: the checkpoint is broken, get it again")
@@ -69,7 +77,7 @@ def open_weights(folder: Path) -> Iterator[Weights]:
         for shard in dict.fromkeys(index.values()) if index else [SINGLE]:
             files[shard] = _open(folder / shard)
         found = {shard: set(file.keys()) for shard, file in files.items()}
-        yield Mapped(files, placed(found, index, INDEX))
+        yield Mapped(folder, files, placed(found, index, INDEX))
     finally:
         for file in files.values():
             file.__exit__(None, None, None)

@@ -1,0 +1,103 @@
+"""The commands as a user types them: output, JSON, exit codes and messages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pellucid.model.presets import preset
+from pellucid.model.transformer import Transformer
+from pellucid.pretrained.facade import Model
+from pellucid.pretrained.load import load
+from pellucid.pretrained.save import export
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pellucid", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = preset("tiny-gpt2")
+    model = Model(config, Transformer(config, seed=0).eval())
+    return export(model, tmp_path_factory.mktemp("checkpoints") / "gpt2", family="gpt2")
+
+
+def test_selftest_prints_a_table_and_succeeds(gpt2: Path) -> None:
+    result = run("selftest", gpt2)
+    assert result.returncode == 0, result.stderr
+    assert "caching changes nothing" in result.stdout
+    assert "FAILS" not in result.stdout
+
+
+def test_selftest_compares_with_transformers(gpt2: Path) -> None:
+    result = run("selftest", gpt2, "--json", "--dtype", "float64")
+    answer = json.loads(result.stdout)
+    assert answer["holds"]
+    assert answer["dtype"] == "float64"
+    peer = answer["checks"][-1]
+    assert peer["name"] == "scores equal transformers'"
+    assert peer["error"] <= 1e-9
+
+
+def test_selftest_of_a_broken_model_exits_with_one(gpt2: Path, tmp_path: Path) -> None:
+    """Infinite weights pass the reader and fail every comparison."""
+    model = load(gpt2)
+    with torch.no_grad():
+        model.network.final.normalize.weight.fill_(torch.inf)
+    result = run("selftest", export(model, tmp_path / "broken"), "--json")
+    assert result.returncode == 1
+    assert not json.loads(result.stdout)["holds"]
+
+
+def test_export_then_import_keeps_every_tensor(gpt2: Path, tmp_path: Path) -> None:
+    assert run("export", gpt2, tmp_path / "out").returncode == 0
+    result = run("import", tmp_path / "out", tmp_path / "back", "--json")
+    assert json.loads(result.stdout) == {"folder": str(tmp_path / "back")}
+    before, after = load(gpt2).network.state_dict(), load(tmp_path / "back").network.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_export_in_another_dtype_says_so(gpt2: Path, tmp_path: Path) -> None:
+    assert run("export", gpt2, tmp_path / "half", "--dtype", "bfloat16").returncode == 0
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["torch_dtype"] == "bfloat16"
+    assert load(tmp_path / "half").dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["selftest", "/nowhere/at all"], "neither a folder nor a hub id"),
+        (["selftest", "MODEL", "--device", "abacus"], "is not a device"),
+        (["selftest", "MODEL", "--device", "cuda:99"], "cuda"),
+        (["export", "MODEL", "MODEL"], "exists and is not empty"),
+        (["export", "MODEL", "NEW", "--family", "gtp2"], "'gtp2' is not a family"),
+        (["import", "MODEL", "NEW", "--family", "nothing"], "'nothing' is not a family"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_a_wrong_input_is_one_line_and_exit_code_two(
+    gpt2: Path, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    places = {"MODEL": gpt2, "NEW": tmp_path / "new"}
+    result = run(*(places.get(argument, argument) for argument in arguments))
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not result.stdout
+    assert not (tmp_path / "new").exists()
+
+
+def test_models_lists_every_preset() -> None:
+    from pellucid.model.presets import PRESETS
+
+    result = run("models", "--json")
+    rows = json.loads(result.stdout)
+    assert [row["name"] for row in rows] == list(PRESETS)
+    assert next(row["parameters"] for row in rows if row["name"] == "gpt2-small") == 124_439_808

@@ -82,8 +82,16 @@ HARMLESS = frozenset(
         "begin_suppress_tokens",
         "tf_legacy_loss",
         "use_bfloat16",
+        "_num_labels",
+        "output_past",
+        "line_by_line",
+        "unsloth_fixed",
+        "unsloth_version",
     }
 )
+
+# Dropout, under whatever name: a model that is opened does not drop anything.
+DROPOUT = re.compile(r"\w*(dropout|pdrop|layerdrop)\w*")
 
 # Their words for how many blocks there are. A block has tensors, so a file bounds these before anyone counts to them.
 DEPTHS = {"n_layer", "n_layers", "num_layers", "num_hidden_layers", "num_decoder_layers"} | {
@@ -173,7 +181,7 @@ class ConfigReader:
         self._read.update(keys)
 
     def finish(self) -> None:
-        unknown = sorted(key for key in self.values if key not in self._read)
+        unknown = sorted(key for key in self.values if key not in self._read and not DROPOUT.fullmatch(key))
         if unknown:
             shown = ", ".join(f"{key} = {self.values[key]!r}" for key in unknown)
             raise CheckpointError(

@@ -71,7 +71,6 @@ def read_encoder(config: ConfigReader, activation: Activation, head: Head, skip:
 
 def ignore_history(config: ConfigReader) -> None:
     """What released configs carry from transformers 1 to 5, and no forward pass reads."""
-    config.ignore("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
     # TensorFlow's first releases described a pooler that no one built; transformers 2 and 3 added the rest.
     config.ignore("directionality", "pooler_type", "pooler_fc_size", "pooler_num_attention_heads")
     config.ignore("pooler_num_fc_layers", "pooler_size_per_head")

@@ -20,8 +20,8 @@ def read(config: ConfigReader, architecture: str) -> ModelConfig:
     config.expect("skip_bias_add_qkv", False)
     config.expect("n_inner", None, "", 4 * width)
     _refuse_lost_biases(config)
-    config.ignore("attention_dropout", "hidden_dropout", "classifier_dropout", "seq_length", "offset_alibi")
-    config.ignore("attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add")
+    config.ignore("seq_length", "offset_alibi")
+    config.ignore("attention_softmax_in_fp32", "masked_softmax_fusion", "skip_bias_add")
     config.ignore("pretraining_pp")
     return ModelConfig(
         vocab=config.take("vocab_size", int),

@@ -23,7 +23,6 @@ def read(config: ConfigReader, architecture: str) -> ModelConfig:
     config.expect("add_cross_attention", False, None)
     config.expect("pruned_heads", {}, None)
     ignore_history(config)
-    config.ignore("dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout")
     # Sinusoidal tables are stored like learned ones; weights are tied since transformers 2 whatever tie_weights_ says.
     config.ignore("sinusoidal_pos_embds", "tie_weights_")
     return ModelConfig(

@@ -14,9 +14,8 @@ def read(config: ConfigReader, architecture: str) -> ModelConfig:
     width, heads = config.take("n_embd", int), config.take("n_head", int)
     config.expect("scale_attn_by_inverse_layer_idx", False)
     config.expect("add_cross_attention", False)
-    config.ignore("n_ctx", "reorder_and_upcast_attn", "attn_pdrop", "embd_pdrop", "resid_pdrop")
-    config.ignore("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type")
-    config.ignore("summary_use_proj", "classifier_dropout", "hidden_dropout")
+    config.ignore("n_ctx", "reorder_and_upcast_attn")
+    config.ignore("summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj")
     scaled = config.take("scale_attn_weights", bool, True)
     return ModelConfig(
         vocab=config.take("vocab_size", int),

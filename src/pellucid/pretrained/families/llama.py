@@ -32,11 +32,6 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 # Dropout, limits of tokenizers, notes of other programs: nothing that these families compute with.
 _SILENT = (
-    "attention_dropout",
-    "hidden_dropout",
-    "classifier_dropout",
-    "resid_pdrop",
-    "embd_pdrop",
     "is_decoder",
     "tie_encoder_decoder",
     "cross_attention_hidden_size",

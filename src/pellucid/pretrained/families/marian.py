@@ -17,7 +17,6 @@ _PROJECTIONS = {"q_proj": "to_query", "k_proj": "to_key", "v_proj": "to_value", 
 
 def read(config: ConfigReader, architecture: str) -> ModelConfig:
     _refuse_what_bart_had(config)
-    config.ignore("dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "classif_dropout")
     config.ignore("encoder_layerdrop", "decoder_layerdrop", "extra_pos_embeddings", "add_bias_logits", "output_past")
     config.ignore("force_bos_token_to_be_generated", "_num_labels", "xla_device", "max_new_tokens")
     config.ignore("renormalize_logits", "cross_attention_hidden_size")

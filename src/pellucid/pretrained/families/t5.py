@@ -34,7 +34,7 @@ def read(config: ConfigReader, architecture: str, *, name: str) -> ModelConfig:
         )
     for key in ("is_decoder", "add_cross_attention", "tie_encoder_decoder"):
         config.expect(key, False)
-    config.ignore("n_positions", "output_past", "dropout_rate", "classifier_dropout", "xla_device", "_num_labels")
+    config.ignore("n_positions", "xla_device")
     config.ignore("cross_attention_hidden_size", "max_new_tokens", "renormalize_logits")
     width, depth = config.take("d_model", int), config.take("num_layers", int)
     decoder_depth = config.take("num_decoder_layers", int, depth)

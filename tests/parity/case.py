@@ -52,9 +52,6 @@ class Case:
     def generates(self) -> bool:
         return self.kind in ("decoder", "encoder-decoder")
 
-    def pads(self, side: str) -> bool:
-        return side in self.paddings
-
     def save(self, network: Any, folder: Path) -> Path:
         network.save_pretrained(folder)
         return folder

@@ -50,7 +50,7 @@ class Unpickled:
     def dtype(self, name: str) -> torch.dtype:
         return self.tensors[name].dtype
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str, *, briefly: bool = False) -> Tensor:
         return usable(name, self.tensors[name])
 
 

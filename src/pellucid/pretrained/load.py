@@ -193,7 +193,9 @@ def fill(
     dtype = dtype or reduce(torch.promote_types, (weights.dtype(names[row.theirs]) for row in rows))
     filled: dict[str, Tensor] = {}
     for row in rows:
-        for name, part in zip(row.ours, row.split(weights.tensor(names[row.theirs])), strict=True):
+        theirs = names[row.theirs]
+        copied = device.type != "cpu" or weights.dtype(theirs) != dtype
+        for name, part in zip(row.ours, row.split(weights.tensor(theirs, briefly=copied)), strict=True):
             filled[name] = part.to(device, dtype)
     for alias, of in aliases.items():
         if alias in names and not torch.equal(weights.tensor(names[alias]), weights.tensor(names[of])):

@@ -30,7 +30,9 @@ class Weights(Protocol):
     def names(self) -> Collection[str]: ...
     def shape(self, name: str) -> tuple[int, ...]: ...
     def dtype(self, name: str) -> torch.dtype: ...
-    def tensor(self, name: str) -> Tensor: ...
+    def tensor(self, name: str, *, briefly: bool = False) -> Tensor:
+        """briefly: it will be copied and dropped, and should leave no pages in memory then."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,14 @@ class Mapped:
         """Known before the tensor is read; `tensor` refuses those that we do not know."""
         return DTYPES.get(self.files[self.names[name]].get_slice(name).get_dtype()) or self.tensor(name).dtype
 
-    def tensor(self, name: str) -> Tensor:
-        """With a mapping of its own, so that one that is converted or moved leaves no pages behind."""
+    def tensor(self, name: str, *, briefly: bool = False) -> Tensor:
+        """From the mapping of its file or, briefly, from one of its own."""
+        shard = self.names[name]
         try:
-            with safe_open(self.folder / self.names[name], framework="pt") as file:
-                tensor: Tensor = file.get_tensor(name)
-        except (SafetensorError, RuntimeError, TypeError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"{self.names[name]} is damaged at tensor {name}: {error}") from None
+            file = safe_open(self.folder / shard, framework="pt") if briefly else self.files[shard]
+            tensor: Tensor = file.get_tensor(name)
+        except (SafetensorError, OSError, RuntimeError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointError(f"{shard} is damaged at tensor {name}: {error}") from None
         return usable(name, tensor)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pellucid.errors import PellucidError
     from pellucid.kernels.mask import Mask
+    from pellucid.lens.trace import trace
     from pellucid.model.config import ModelConfig
     from pellucid.model.presets import preset
     from pellucid.model.transformer import Transformer
@@ -16,7 +17,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Mask", "ModelConfig", "PellucidError", "Transformer", "__version__", "export", "load", "preset", "save"]
+__all__ = [
+    "Mask",
+    "ModelConfig",
+    "PellucidError",
+    "Transformer",
+    "__version__",
+    "export",
+    "load",
+    "preset",
+    "save",
+    "trace",
+]
 
 # Imported when first used, so that `import pellucid` stays light: torch comes with the first model.
 _HOMES = {
@@ -28,6 +40,7 @@ _HOMES = {
     "Transformer": "pellucid.model.transformer",
     "preset": "pellucid.model.presets",
     "save": "pellucid.pretrained.save",
+    "trace": "pellucid.lens.trace",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -155,6 +156,15 @@ class Transformer(nn.Module):
         """An empty cache for `batch` texts of up to `capacity` tokens, where the weights are."""
         weight = self.tokens.weight
         return Cache.allocate(self.config, batch, capacity, device=weight.device, dtype=weight.dtype)
+
+    def with_kernel(self, kernel: KernelName) -> Transformer:
+        """The same parameters on another kernel; itself where it runs on that one."""
+        if kernel == self.kernel:
+            return self
+        with torch.device("meta"):
+            twin = Transformer(self.config, kernel=kernel)
+        twin.load_state_dict(self.state_dict(keep_vars=True), assign=True)
+        return twin.train(self.training)
 
     def _embed(
         self, stack: Stack, embedding: Embedding, vectors: Tokens, places: Places, segments: Ids | None, offset: int

@@ -75,7 +75,7 @@ class Model:
         """
         if padding is None and not self.config.is_encoder_decoder:
             target, padding = None, target
-        texts = [self._ids(text) for text in (ids, target) if text is not None]
+        texts = [self.ids(text) for text in (ids, target) if text is not None]
         masks = {
             name: torch.as_tensor(mask, device=self.device).bool()
             for name, mask in (("padding", padding), ("target_padding", target_padding))
@@ -114,7 +114,8 @@ class Model:
         real = [[True] * len(ids) + [False] * (longest - len(ids)) for ids in encoded]
         return torch.tensor(padded, device=self.device), torch.tensor(real, device=self.device)
 
-    def _ids(self, ids: IdsLike) -> Ids:
+    def ids(self, ids: IdsLike) -> Ids:
+        """As a tensor on the model's device; one text alone becomes a batch of one."""
         if isinstance(ids, Tensor):
             return (ids[None] if ids.dim() == 1 else ids).to(self.device)
         texts = ids if any(isinstance(text, list) for text in ids) else [ids]

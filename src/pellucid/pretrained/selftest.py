@@ -12,7 +12,6 @@ from torch import Tensor
 from pellucid.model.config import Pool
 from pellucid.model.heads import pool
 from pellucid.model.mechanisms import KernelName
-from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
 
 # The largest error allowed, relative to the largest score: a few thousand roundings in a row, deep models included.
@@ -137,10 +136,7 @@ def future(model: Model, texts: Texts, whole: Tensor) -> float | str:
 
 def kernel(model: Model, texts: Texts, whole: Tensor) -> float | str:
     other: KernelName = "fused" if model.network.kernel == "reference" else "reference"
-    with torch.device("meta"):
-        twin = Transformer(model.config, kernel=other).eval()
-    twin.load_state_dict(model.network.state_dict(), assign=True)
-    return _error(twin(*texts.arguments), whole)
+    return _error(model.network.with_kernel(other)(*texts.arguments), whole)
 
 
 def reference(model: Model, texts: Texts, whole: Tensor) -> float | str:

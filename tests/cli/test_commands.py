@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +13,7 @@ from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
 from pellucid.pretrained.load import load
 from pellucid.pretrained.save import export
-
-
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pellucid", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+from tests.cli.running import run
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +91,17 @@ def test_a_wrong_input_is_one_line_and_exit_code_two(
 def test_models_lists_every_preset() -> None:
     from pellucid.model.presets import PRESETS
 
-    result = run("models", "--json")
-    rows = json.loads(result.stdout)
-    assert [row["name"] for row in rows] == list(PRESETS)
-    assert next(row["parameters"] for row in rows if row["name"] == "gpt2-small") == 124_439_808
+    rows = json.loads(run("models", "--json").stdout)
+    presets = [row for row in rows if not row.get("bundled")]
+    assert [row["name"] for row in presets] == list(PRESETS)
+    assert next(row["parameters"] for row in presets if row["name"] == "gpt2-small") == 124_439_808
+
+
+def test_models_lists_the_bundled_models_first() -> None:
+    rows = json.loads(run("models", "--json").stdout)
+    assert (rows[0]["name"], rows[0]["bundled"]) == ("worked-example", True)
+    # Embeddings 4 x 3, positions 2 x 3, four maps 3 x 3 and two of 3 x 4.
+    assert rows[0]["parameters"] == 12 + 6 + 4 * 9 + 2 * 12 == 78
+    assert rows[0]["description"]
+    shown = run("models").stdout
+    assert shown.index("worked-example") < shown.index("gpt2-small")

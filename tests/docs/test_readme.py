@@ -37,7 +37,7 @@ def test_every_file_of_the_map_exists_and_every_source_file_is_on_it() -> None:
     assert not missing
     source = {
         path
-        for part in ("kernels", "model", "pretrained")
+        for part in ("kernels", "model", "pretrained", "lens", "report")
         for path in (ROOT / "src/pellucid" / part).glob("*.py")
         if path.name != "__init__.py"
     }
@@ -51,7 +51,9 @@ def test_the_two_commands_are_targets_and_what_ci_runs(command: str) -> None:
     assert f"make {command}\n" in (ROOT / ".ci/run").read_text()
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/trace.md", "docs/checkpoints.md"]
+)
 def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", (ROOT / page).read_text()):
         assert (ROOT / target).exists(), target

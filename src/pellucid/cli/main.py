@@ -11,6 +11,7 @@ import pellucid
 from pellucid.cli.exchange import export, import_
 from pellucid.cli.models import models
 from pellucid.cli.selftest import selftest
+from pellucid.cli.trace import trace
 from pellucid.errors import PellucidError
 
 app = typer.Typer(
@@ -22,10 +23,11 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         typer.echo(f"pellucid {pellucid.__version__}")
         raise typer.Exit
+    return asked
 
 
 @app.callback()
@@ -38,6 +40,7 @@ def options(
 
 
 app.command()(models)
+app.command()(trace)
 app.command()(selftest)
 app.command("import")(import_)
 app.command()(export)

@@ -57,19 +57,20 @@ def split(x: Float[Tensor, "batch token joined"], heads: int) -> PerHead:
     return x.view(batch, tokens, heads, joined // heads).permute(0, 2, 1, 3)
 
 
-def share(grouped: PerHead, heads: int) -> PerHead:
+def share(grouped: Float[Tensor, "batch groups token width"], heads: int) -> PerHead:
     """Head h reads group h // (heads / groups)."""
     owner = torch.arange(heads, device=grouped.device) * grouped.shape[1] // heads
     return grouped[:, owner]
 
 
 def sinusoids(places: Tensor, scheme: c.Sinusoidal, width: int) -> Tensor:
+    """Rounded as the model's table is."""
     column = torch.arange(width, device=places.device)
     half = (width + 1) // 2
     pair = column // 2 if scheme.layout == "interleaved" else column % half
     sine = column % 2 == 0 if scheme.layout == "interleaved" else column < half
     angle = places[..., None].double() / scheme.base ** (2 * pair.double() / width)
-    return torch.where(sine, angle.sin(), angle.cos())
+    return torch.where(sine, angle.sin(), angle.cos()).to(getattr(torch, scheme.precision)).double()
 
 
 def turn(x: PerHead, places: Tensor, scheme: c.Rotary, width: int) -> PerHead:
@@ -117,7 +118,7 @@ def visible(
     return seen if padding is None else seen & padding[:, None, None, :].cpu()
 
 
-def softmax(matrix: Matrix) -> Matrix:
+def softmax(matrix: Float[Tensor, "*axes key"]) -> Float[Tensor, "*axes key"]:
     """e^s over its sum, in rows; a row without a finite score is zero."""
     top = matrix.amax(-1, keepdim=True)
     power = torch.exp(matrix - torch.where(top.isfinite(), top, torch.zeros_like(top)))
@@ -132,7 +133,13 @@ def normalized_relu(matrix: Matrix) -> Matrix:
     return torch.where(total > 0, positive / torch.where(total > 0, total, torch.ones_like(total)), positive)
 
 
-def features(x: PerHead, map_: nn.Module, kind: c.Features, scale: float) -> PerHead:
+def features(
+    x: PerHead, map_: nn.Module, kind: c.Features, scale: float, largest_over: tuple[int, ...] = ()
+) -> Float[Tensor, "batch heads token features"]:
+    """phi(x); random features are divided by their largest over these axes, where such a factor cancels.
+
+    So far keys keep features here that underflow in a model's float32: a trace then shows the error that it makes.
+    """
     match kind:
         case c.EluPlusOne():
             return torch.where(x > 0, x + 1, torch.exp(x))
@@ -142,4 +149,6 @@ def features(x: PerHead, map_: nn.Module, kind: c.Features, scale: float) -> Per
             assert isinstance(map_, RandomFeatureMap)
             scaled = x * math.sqrt(scale)
             projected = torch.einsum("bhnd,md->bhnm", scaled, exact(map_.projection))
-            return torch.exp(projected - scaled.pow(2).sum(-1, keepdim=True) / 2) / math.sqrt(kind.count)
+            exponent = projected - scaled.pow(2).sum(-1, keepdim=True) / 2
+            shift = exponent.amax(largest_over, keepdim=True) if largest_over else 0
+            return torch.exp(exponent - shift) / math.sqrt(kind.count)

@@ -77,7 +77,7 @@ def recipes(network: Transformer, texts: list[Text]) -> dict[str, Recipe]:
     )
     if not isinstance(config.head, c.Pool):
         found["probabilities"] = Recipe(
-            r"p_i = \frac{e^{z_i}}{\sum_j e^{z_j}}", ("logits",), lambda v: e.softmax(v["logits"][None])[0]
+            r"p_i = \frac{e^{z_i}}{\sum_j e^{z_j}}", ("logits",), lambda v: e.softmax(v["logits"])
         )
     return found
 
@@ -324,8 +324,9 @@ def _linear_weights(config: c.ModelConfig, attention: Attention, query: Tensor, 
     assert isinstance(mechanism, LinearMechanism | LinearTwin)
     assert isinstance(config.attention, c.Linear)
     kind = config.attention.features
-    phi_query = e.features(query, mechanism.map, kind, config.scale)
-    phi_key = e.share(e.features(key, mechanism.map, kind, config.scale), config.heads)
+    # A factor of a query's features cancels in its row, and one of all keys' features in every row.
+    phi_query = e.features(query, mechanism.map, kind, config.scale, (-1,))
+    phi_key = e.share(e.features(key, mechanism.map, kind, config.scale, (-2, -1)), config.heads)
     seen = sight.visible()
     plain = torch.einsum("bhim,bhjm->bhij", phi_query, phi_key) * seen
     turned = torch.einsum("bhim,bhjm->bhij", sight.turned(phi_query), sight.turned(phi_key)) * seen

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -17,8 +19,9 @@ from torch import Tensor
 from pellucid import axes
 from pellucid.errors import InputError
 from pellucid.lens.recipes import Recipe, Text, Values, recipes
-from pellucid.model.config import Unembed
+from pellucid.model.config import Linear, Linformer, Pool, Unembed
 from pellucid.model.sites import axes_of
+from pellucid.model.sites import sites as find_sites
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
 
@@ -53,7 +56,8 @@ class Step:
             "axes": list(self.axes),
             "shape": list(self.value.shape),
             **shown,
-            "error": self.error,
+            # JSON has no infinity; the largest number is beyond every tolerance too.
+            "error": min(self.error, sys.float_info.max),
         }
 
 
@@ -78,12 +82,18 @@ class Trace:
         """The largest error of all steps."""
         return max(step.error for step in self.steps)
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from pellucid.lens.notebook import trace_fragment
+
+        return trace_fragment(self)
+
     def to_json(self, *, values: bool = True) -> dict[str, Any]:
         return {
             "model": self.model,
             "tokens": list(self.tokens),
             "steps": [step.to_json(values=values) for step in self.steps],
-            "prediction": [{"token": token, "probability": share} for token, share in self.prediction],
+            "prediction": [{"token": token, "probability": _finite(share)} for token, share in self.prediction],
         }
 
 
@@ -93,6 +103,8 @@ def trace(
     text: str | Sequence[str] | list[Any] | Tensor,
     target: list[Any] | Tensor | None = None,
     *,
+    padding: list[Any] | Tensor | None = None,
+    target_padding: list[Any] | Tensor | None = None,
     sites: Sequence[str] | None = None,
     blocks: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
@@ -102,24 +114,44 @@ def trace(
     """Run a model once and keep what was asked for.
 
     text: a text, several texts, or ids; for an encoder-decoder the source, with the text so far as `target` ids.
+    padding, target_padding: true (or 1) for the real ones of ids; texts need none.
     sites: names or patterns such as "decoder.*.residual.out"; all of them unless given.
+    tokens: a range of the text; of an encoder-decoder's target, whose source is kept whole. Keys are kept whole too.
     memory_limit: bytes that N x N matrices may take; a quarter of the free memory unless given.
     """
-    _refuse_compiled(model.network)
-    texts = _texts(model, text, target)
-    network, notes = _on_fitting_kernel(model.network, sites)
+    texts = read_texts(model, text, target, padding, target_padding)
+    return run(model, texts, Selection(sites, blocks, heads, tokens, memory_limit))[0]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to keep of a run; None is everything. See `trace`."""
+
+    sites: Sequence[str] | None = None
+    blocks: Sequence[int] | None = None
+    heads: Sequence[int] | None = None
+    tokens: slice | None = None
+    memory_limit: int | None = None
+
+
+def run(model: Model, texts: list[Text], selection: Selection) -> tuple[Trace, Tensor]:
+    """The trace of one run, and the scores that the run gave."""
+    _refuse_unseen(model.network)
+    _check_ranges(model, texts[-1], selection)
+    network, notes = _on_fitting_kernel(model.network, selection)
     known = recipes(network, texts)
-    chosen = _select(known, sites, blocks, model)
-    _check_memory(network, chosen, texts, memory_limit)
+    chosen = _select(known, selection, network)
     needed = {name for site in chosen for name in (site, *known[site].inputs)}
+    _check_memory(network, needed, texts, selection.memory_limit)
+    names = ("padding", "target_padding")
+    paddings = {name: text.padding for name, text in zip(names, texts, strict=False) if text.padding is not None}
     with record(network, needed) as recorded:
-        options = {"padding": texts[0].padding} if texts[0].padding is not None else {}
-        scores = network(*(text.ids for text in texts), **options)
+        scores = network(*(text.ids for text in texts), **paddings)
         if "probabilities" in needed:
             network.probabilities(scores.softmax(-1))
-    steps = tuple(_step(site, known[site], recorded, model, heads, tokens) for site in chosen)
-    name = str(model.origin.folder) if model.origin.folder else "model"
-    return Trace(name, _words(model, texts[-1]), steps, _prediction(model, scores, texts[-1]), notes)
+    steps = tuple(_step(site, known[site], recorded, model, selection) for site in chosen)
+    words, prediction = _words(model, texts[-1]), _prediction(model, scores, texts[-1])
+    return Trace(model.name, words, steps, prediction, notes), scores
 
 
 @contextmanager
@@ -130,12 +162,10 @@ def record(network: Transformer, names: set[str]) -> Iterator[Values]:
     def keep(name: str) -> Any:
         return lambda module, inputs, value: recorded.__setitem__(name, value.detach())
 
-    hooks = [network.get_submodule(name).register_forward_hook(keep(name)) for name in sorted(names)]
-    try:
+    with ExitStack() as hooks:
+        for name in sorted(names):
+            hooks.callback(network.get_submodule(name).register_forward_hook(keep(name)).remove)
         yield recorded
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def relative_error(value: Tensor, again: Tensor) -> float:
@@ -150,49 +180,67 @@ def relative_error(value: Tensor, again: Tensor) -> float:
     return float(difference / largest) if largest > 0 else float(difference)
 
 
-def _step(
-    site: str, recipe: Recipe, recorded: Values, model: Model, heads: Sequence[int] | None, tokens: slice | None
-) -> Step:
-    named = axes_of(site) if recorded[site].dim() == len(axes_of(site)) else (axes.BATCH, axes.WIDTH)
-    value = _narrow(recorded[site], named, model, heads, tokens)
+def _step(site: str, recipe: Recipe, recorded: Values, model: Model, selection: Selection) -> Step:
+    named = _axes(site, recorded[site], model)
+    value = _narrow(recorded[site], named, model, selection, source=_reads_source(site, model))
     return Step(site, recipe.formula, recipe.inputs, named, value, recipe, recorded, recorded[site])
 
 
-def _narrow(
-    value: Tensor, named: tuple[str, ...], model: Model, heads: Sequence[int] | None, tokens: slice | None
-) -> Tensor:
+def _axes(site: str, value: Tensor, model: Model) -> tuple[str, ...]:
+    """Logits and probabilities are those of the head: per token or per text, of words, labels or a vector."""
+    if site not in ("logits", "probabilities") or isinstance(model.config.head, Unembed):
+        return axes_of(site)
+    last = axes.WIDTH if isinstance(model.config.head, Pool) else axes.LABEL
+    return (axes.BATCH, axes.TOKEN, last) if value.dim() == 3 else (axes.BATCH, last)
+
+
+def _reads_source(site: str, model: Model) -> bool:
+    return model.config.is_encoder_decoder and site.startswith("encoder.")
+
+
+def _narrow(value: Tensor, named: tuple[str, ...], model: Model, selection: Selection, *, source: bool) -> Tensor:
     """The chosen heads (or the groups that serve them) and tokens."""
     for axis, name in enumerate(named):
-        if heads is not None and name in (axes.HEADS, axes.KEY_VALUE_HEADS):
-            limit = model.config.heads
-            if any(not 0 <= head < limit for head in heads):
-                raise InputError(f"heads {list(heads)} were asked for, but the model has heads 0 to {limit - 1}")
-            served = [head * value.shape[axis] // limit for head in heads]
-            value = value.index_select(axis, torch.tensor(sorted(set(served)), device=value.device))
-        if tokens is not None and name in (axes.TOKEN, axes.QUERY):
-            length = value.shape[axis]
-            chosen = range(length)[tokens]
-            if not chosen:
-                raise InputError(f"tokens {tokens.start}:{tokens.stop} were asked for, but the text has {length}")
-            value = value.index_select(axis, torch.tensor(list(chosen), device=value.device))
+        size = value.shape[axis]
+        if selection.heads is not None and name in (axes.HEADS, axes.KEY_VALUE_HEADS):
+            served = sorted({head * size // model.config.heads for head in selection.heads})
+            value = value.index_select(axis, torch.tensor(served, device=value.device))
+        if selection.tokens is not None and name in (axes.TOKEN, axes.QUERY) and not source:
+            chosen = torch.tensor(list(range(size)[selection.tokens]), device=value.device)
+            value = value.index_select(axis, chosen)
     return value
 
 
-def _select(
-    known: dict[str, Recipe], patterns: Sequence[str] | None, blocks: Sequence[int] | None, model: Model
-) -> list[str]:
-    chosen = list(known)
-    if patterns is not None:
-        for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in known):
-                raise InputError(_no_such_site(pattern, list(known)))
-        chosen = [name for name in known if any(fnmatchcase(name, pattern) for pattern in patterns)]
+def _check_ranges(model: Model, text: Text, selection: Selection) -> None:
+    """Before anything runs."""
+    config, length = model.config, text.ids.shape[1]
+    limits = {"heads": config.heads, "blocks": max(config.encoder_blocks, config.decoder_blocks)}
+    for name, limit in limits.items():
+        asked = getattr(selection, name)
+        if asked is not None and (not asked or any(not 0 <= index < limit for index in asked)):
+            raise InputError(f"{name} {list(asked)} were asked for, but the model has {name} 0 to {limit - 1}")
+    if (tokens := selection.tokens) is not None:
+        ends = [end for end in (tokens.start, tokens.stop) if end is not None]
+        if not range(length)[tokens] or any(not -length <= end <= length for end in ends):
+            asked = f"{'' if tokens.start is None else tokens.start}:{'' if tokens.stop is None else tokens.stop}"
+            raise InputError(f"tokens {asked} were asked for, but the text has {length} tokens, 0 to {length - 1}")
+
+
+def _select(known: dict[str, Recipe], selection: Selection, network: Transformer) -> list[str]:
+    patterns, blocks = selection.sites, selection.blocks
+    for pattern in patterns or ():
+        if not _matching(known, [pattern]):
+            raise InputError(_no_such_site(pattern, list(dict.fromkeys([*known, *_matrices(network)]))))
+    chosen = _matching(known, patterns)
     if blocks is not None:
-        depth = max(model.config.encoder_blocks, model.config.decoder_blocks)
-        if any(not 0 <= block < depth for block in blocks):
-            raise InputError(f"blocks {list(blocks)} were asked for, but the model has blocks 0 to {depth - 1}")
         chosen = [name for name in chosen if _block(name) is None or _block(name) in blocks]
+    if not chosen:
+        raise InputError(f"nothing is left of sites {list(patterns or ())} in blocks {list(blocks or ())}")
     return chosen
+
+
+def _matching(names: Iterable[str], patterns: Sequence[str] | None) -> list[str]:
+    return [name for name in names if patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
 def _block(site: str) -> int | None:
@@ -204,48 +252,85 @@ def _no_such_site(name: str, known: list[str]) -> str:
     return f"no site is called {name!r}; the nearest are {', '.join(near) if near else ', '.join(known[:5])}"
 
 
-def _on_fitting_kernel(network: Transformer, patterns: Sequence[str] | None) -> tuple[Transformer, tuple[str, ...]]:
-    """Scores and weights exist on the reference kernel alone."""
-    wants_matrices = patterns is None or any(pattern.endswith((*MATRICES, "*")) for pattern in patterns)
-    if not wants_matrices or network.kernel == "reference":
+def _on_fitting_kernel(network: Transformer, selection: Selection) -> tuple[Transformer, tuple[str, ...]]:
+    """Scores and weights exist on the reference kernel alone: it runs where one of them is asked for."""
+    if network.kernel == "reference" or not _matching(_matrices(network), selection.sites):
         return network, ()
     note = f"ran on the reference kernel, which forms scores and weights; the model's own is {network.kernel!r}"
     return network.with_kernel("reference"), (note,)
 
 
-def _check_memory(network: Transformer, chosen: list[str], texts: list[Text], limit: int | None) -> None:
-    matrices = [name for name in chosen if name.endswith(MATRICES)]
-    length = max(text.ids.shape[1] for text in texts)
-    size = network.tokens.weight.element_size()
-    needed = len(matrices) * texts[0].ids.shape[0] * network.config.heads * length**2 * size
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    allowed = free // 4 if limit is None else limit
-    if needed > allowed:
+def _matrices(network: Transformer) -> list[str]:
+    """The sites of matrices, which the network has on the reference kernel. Linear attention has weights alone."""
+    kinds = MATRICES[1:] if isinstance(network.config.attention, Linear) else MATRICES
+    mixers = [name.removesuffix(".heads") for name in find_sites(network) if name.endswith(".heads")]
+    return [mixer + kind for mixer in mixers for kind in kinds]
+
+
+def _check_memory(network: Transformer, needed: set[str], texts: list[Text], limit: int | None) -> None:
+    """Of the matrices that will be kept: those asked for, and those that a check of what was asked for reads."""
+    config, matrices = network.config, [name for name in needed if name.endswith(MATRICES)]
+    source, target = texts[0].ids.shape[1], texts[-1].ids.shape[1]
+
+    def cells(name: str) -> int:
+        queries = source if name.startswith("encoder.") else target
+        keys = config.attention.rank if isinstance(config.attention, Linformer) else queries
+        return queries * (source if ".cross." in name and not isinstance(config.attention, Linformer) else keys)
+
+    per_cell = texts[0].ids.shape[0] * config.heads * network.tokens.weight.element_size()
+    kept = sum(cells(name) for name in matrices) * per_cell
+    allowed = _free_memory(network.tokens.weight.device) // 4 if limit is None else limit
+    if kept > allowed:
         raise InputError(
-            f"{len(matrices)} matrices of {length} x {length} for {network.config.heads} heads need "
-            f"{needed / 2**30:.1f} GiB, but {allowed / 2**30:.1f} GiB are allowed: choose fewer blocks, or sites "
+            f"{len(matrices)} matrices of up to {target} x {source if source > target else target} for {config.heads} "
+            f"heads need {_readable(kept)}, but {_readable(allowed)} are allowed: choose fewer blocks, or sites "
             "without scores and weights, a shorter text, or raise memory_limit"
         )
 
 
-def _refuse_compiled(network: object) -> None:
-    if not isinstance(network, Transformer):
+def _readable(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**29 else f"{size / 2**20:.3g} MiB"
+
+
+def _free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    # macOS does not say how many pages are free, only how many there are.
+    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf(pages)
+
+
+def _refuse_unseen(network: object) -> None:
+    """A compiled module runs without its sites, wholly or in part; dropout makes a step that no formula gives."""
+    parts = list(network.modules()) if isinstance(network, Transformer) else []
+    compiled = [part for part in parts if hasattr(part, "_orig_mod") or part._compiled_call_impl is not None]
+    if not isinstance(network, Transformer) or compiled:
+        seen = type(compiled[0] if compiled else network).__name__
         raise InputError(
-            f"a lens needs the network itself, not {type(network).__name__}: a compiled module has no sites left to "
-            "see. Pass the network that was given to torch.compile (its _orig_mod)"
+            f"a lens needs the network itself, but {seen} is compiled and has no sites left to see. Pass the network "
+            "that was given to torch.compile (its _orig_mod), or build it again where it was compiled in place"
         )
+    if network.training and network.config.dropout:
+        raise InputError("the network is in training mode, where dropout leaves no step to check: call network.eval()")
 
 
-def _texts(model: Model, text: Any, target: Any) -> list[Text]:
-    if isinstance(text, str) or (isinstance(text, list) and text and isinstance(text[0], str)):
-        given = [text] if isinstance(text, str) else text
-        if any(not one for one in given):
+def read_texts(
+    model: Model, text: Any, target: Any = None, padding: Any = None, target_padding: Any = None
+) -> list[Text]:
+    """What each stack reads, from texts or ids."""
+    given = [text] if isinstance(text, str) else list(text) if isinstance(text, list | tuple) else []
+    if given and isinstance(given[0], str):
+        if any(not one or not model.encode(one) for one in given):
             raise InputError("the text is empty: give at least one token")
         ids, real = model.batch(given)
         source = Text(ids, None if bool(real.all()) else real)
     else:
-        source = Text(model.ids(text), None)
-    return [source] if target is None else [source, Text(model.ids(target), None)]
+        source = _of_ids(model, text, padding)
+    return [source] if target is None else [source, _of_ids(model, target, target_padding)]
+
+
+def _of_ids(model: Model, given: Any, padding: Any) -> Text:
+    return Text(model.ids(given), None if padding is None else torch.as_tensor(padding, device=model.device).bool())
 
 
 def _words(model: Model, text: Text) -> tuple[str, ...]:
@@ -268,4 +353,8 @@ def _plain(value: Tensor) -> Any:
     """Nested lists; what the mask hides is null, since JSON has no infinity."""
     if value.dim() > 1:
         return [_plain(row) for row in value]
-    return [None if number == float("-inf") else number for number in value.tolist()]
+    return [_finite(number) for number in value.tolist()]
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None

@@ -46,6 +46,14 @@ class Model:
     origin: Origin = field(default_factory=Origin)
 
     @property
+    def name(self) -> str:
+        """What the command line calls it: the bundled name, or the folder."""
+        folder = self.origin.folder
+        if folder is None:
+            return "model"
+        return folder.name if folder.parent == Path(__file__).parent / "bundled" else str(folder)
+
+    @property
     def device(self) -> torch.device:
         return self.network.tokens.weight.device
 

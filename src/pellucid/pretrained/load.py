@@ -16,6 +16,7 @@ from pellucid.errors import CheckpointError
 from pellucid.model.config import Learned, Linformer, ModelConfig, Part, Relative
 from pellucid.model.mechanisms import KernelName
 from pellucid.model.transformer import Transformer
+from pellucid.pretrained.bundled import DESCRIPTIONS, bundled_folder
 from pellucid.pretrained.facade import Model, Origin
 from pellucid.pretrained.families import FAMILIES
 from pellucid.pretrained.family import ConfigReader, Family
@@ -36,7 +37,7 @@ def load(
     family: str | None = None,
     kernel: KernelName = "fused",
 ) -> Model:
-    """Open a model: a folder in the Hugging Face layout or in ours, or a hub id.
+    """Open a model: a folder in the Hugging Face layout or in ours, the name of a bundled model, or a hub id.
 
     device: the CPU unless told. dtype: as stored unless told. family: for a config that does not name its own.
     kernel: which attention kernel it runs on; "reference" shows scores and weights.
@@ -50,11 +51,16 @@ def load(
 
 
 def find_folder(source: str | os.PathLike[str], *more: str) -> Path:
-    """The folder itself, or the folder that a hub id is downloaded to, with more files of these patterns."""
+    """The folder itself, that of a bundled model, or the one that a hub id is downloaded to, with more such files.
+
+    What the user has comes first: a folder of theirs hides a bundled model of the same name, and that hides a hub id.
+    """
     folder = Path(source)
     if folder.is_dir():
         return folder
     name = os.fspath(source)
+    if name in DESCRIPTIONS:
+        return bundled_folder(name)
     if folder.exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise CheckpointError(f"{name!r} is neither a folder nor a hub id: give the folder that holds {CONFIG}")
     return _download(name, *more)

@@ -83,8 +83,7 @@ def selftest(model: Model, *, length: int = 24, seed: int = 0) -> SelfTest:
     texts = Texts.draw(model, min(length, model.config.context or length), seed)
     whole = model.network(*texts.arguments)
     checks = tuple(_check(name, find, model, texts, whole) for name, find in CHECKS.items())
-    name = str(model.origin.folder) if model.origin.folder else "model"
-    return SelfTest(name, str(model.dtype).removeprefix("torch."), checks)
+    return SelfTest(model.name, str(model.dtype).removeprefix("torch."), checks)
 
 
 def _check(name: str, find: Callable[..., float | str], model: Model, texts: Texts, whole: Tensor) -> Check:

@@ -35,7 +35,10 @@ class FastTokenizer:
     files: tuple[Path, ...] = ()
 
     def encode(self, text: str) -> list[int]:
-        return list(self.pipeline.encode(text).ids)
+        try:
+            return list(self.pipeline.encode(text).ids)
+        except Exception as error:  # the library raises bare exceptions
+            raise InputError(f"{text!r} cannot be encoded with the {self.size} tokens of this model: {error}") from None
 
     def decode(self, ids: list[int]) -> str:
         text: str = self.pipeline.decode(ids)

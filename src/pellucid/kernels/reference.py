@@ -21,7 +21,7 @@ Matrix = Float[Tensor, "batch heads query key"]
 
 def softmax(query: Query, key: Key, value: Value, *, scale: float, view: View) -> Heads:
     """softmax(Q K' scale + bias) V over the keys that the mask shows."""
-    return mix(softmax_weights(scores(query, key, scale=scale, view=view)), value)
+    return mix(softmax_weights(scores(query, key, scale=scale, view=view), view.blind is not None), value)
 
 
 def normalized_relu(query: Query, key: Key, value: Value, *, scale: float, view: View) -> Heads:
@@ -34,17 +34,26 @@ def scores(query: Query, key: Key, *, scale: float, view: View) -> Matrix:
     matrix = (query * scale) @ share(key, query.shape[1]).transpose(-1, -2)
     if view.dense_bias is not None:
         matrix = matrix + view.dense_bias
-    return matrix if view.allowed is None else matrix.masked_fill(~view.allowed, -torch.inf)
+    # In place: the matrix is ours, and no gradient needs what it held before.
+    return matrix if view.allowed is None else matrix.masked_fill_(~view.allowed, -torch.inf)
 
 
-def softmax_weights(matrix: Matrix) -> Matrix:
-    """Row-wise softmax. A row with nothing to look at gives zeros, and zero gradients."""
+def softmax_weights(matrix: Matrix, may_be_blind: bool = True) -> Matrix:
+    """Row-wise softmax. A row with nothing to look at gives zeros, and zero gradients.
+
+    may_be_blind: False where the view rules such rows out, which spares four passes over the matrix.
+    """
+    if not may_be_blind:
+        return matrix.softmax(-1)
     blind = (matrix == -torch.inf).all(-1, keepdim=True)
     return matrix.masked_fill(blind, 0).softmax(-1).masked_fill(blind, 0)
 
 
-def normalized_relu_weights(matrix: Matrix) -> Matrix:
-    """relu, then each row divided by its sum. A row without a positive score gives zeros, and zero gradients."""
+def normalized_relu_weights(matrix: Matrix, may_be_blind: bool = True) -> Matrix:
+    """relu, then each row divided by its sum. A row without a positive score gives zeros, and zero gradients.
+
+    may_be_blind: as in `softmax_weights`; here any row can lack a positive score, so it spares nothing.
+    """
     positive = matrix.relu()
     total = positive.sum(-1, keepdim=True)
     return positive / total.masked_fill(total == 0, 1)

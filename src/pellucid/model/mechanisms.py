@@ -271,12 +271,12 @@ def _in_sight(
     *,
     scale: float,
     view: View,
-    weigh: Callable[[Matrix], Matrix],
+    weigh: Callable[[Matrix, bool], Matrix],
     shown: Shown,
 ) -> Heads:
     """A reference kernel whose scores and weights pass through sites."""
     matrix = shown.scores(reference.scores(query, key, scale=scale, view=view))
-    return reference.mix(shown.weights(weigh(matrix)), value)
+    return reference.mix(shown.weights(weigh(matrix, view.blind is not None)), value)
 
 
 def _needs_no_flex(kernel: KernelName, mechanism: str) -> None:

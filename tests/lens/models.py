@@ -16,7 +16,7 @@ from pellucid.pretrained.facade import Model
 from pellucid.pretrained.tokenizer import FastTokenizer
 from tests.model import small
 
-# What the issue promises of every step.
+# What is promised of every step.
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 DTYPES = tuple(TOLERANCE)
 

@@ -17,7 +17,7 @@ Matrix = NDArray[np.floating]
 Hidden = NDArray[np.bool_]
 
 _PLACES = (axes.TOKEN, axes.QUERY, axes.KEY)
-# The largest error of a step that only rounds: what a trace promises in float32 and float64, a few last places elsewhere.
+# The largest error of a step that only rounds: promised in float32 and float64, a few last places elsewhere.
 _ALLOWED = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 

@@ -74,7 +74,7 @@ def ignore_history(config: ConfigReader) -> None:
     # TensorFlow's first releases described a pooler that no one built; transformers 2 and 3 added the rest.
     config.ignore("directionality", "pooler_type", "pooler_fc_size", "pooler_num_attention_heads")
     config.ignore("pooler_num_fc_layers", "pooler_size_per_head")
-    config.ignore("_num_labels", "output_past", "eos_token_ids", "xla_device", "tie_encoder_decoder")
+    config.ignore("eos_token_ids", "xla_device", "tie_encoder_decoder")
     config.ignore("cross_attention_hidden_size", "language", "name")
     # What a cross-encoder does with its scores, after the model.
     config.ignore("sbert_ce_default_activation_function", "sentence_transformers")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pellucid.errors import CheckpointError
 from pellucid.model.config import ALiBi, Classify, LayerNorm, ModelConfig, Plain, Tag, Unembed
+from pellucid.pretrained.families.decoder_heads import head_rows, tied_head
 from pellucid.pretrained.family import ConfigReader, Family
 from pellucid.pretrained.table import Row, layer_norm, linear, same
 
@@ -91,15 +92,7 @@ def rows(config: ModelConfig) -> Iterator[Row]:
         yield from linear(f"{theirs}.mlp.dense_h_to_4h", f"{ours}.feed_forward.up", bias=True)
         yield from linear(f"{theirs}.mlp.dense_4h_to_h", f"{ours}.feed_forward.down", bias=True)
     yield from layer_norm("transformer.ln_f", "final.normalize")
-    match config.head:
-        case Unembed(tied=False):
-            yield same("lm_head.weight", "head.weight")
-        case Tag():
-            yield from linear("classifier", "head.to_labels", bias=True)
-        case Classify():
-            yield from linear("score", "head.to_labels", bias=False)
-        case _:
-            pass
+    yield from head_rows(config, tagger="classifier")
 
 
 def head_by_head(theirs: str, *ours: str, heads: int) -> Row:
@@ -113,11 +106,6 @@ def head_by_head(theirs: str, *ours: str, heads: int) -> Row:
         return torch.stack([part.view(heads, -1, *part.shape[1:]) for part in parts], 1).flatten(0, 2)
 
     return Row(theirs, ours, split, join)
-
-
-def aliases(config: ModelConfig) -> dict[str, str]:
-    tied = isinstance(config.head, Unembed) and config.head.tied
-    return {"lm_head.weight": "transformer.word_embeddings.weight"} if tied else {}
 
 
 # Oddities: the released files lack the prefix `transformer.`, and their configs say n_embed and num_attention_heads
@@ -136,5 +124,5 @@ BLOOM = Family(
     },
     rows=rows,
     prefix="transformer.",
-    aliases=aliases,
+    aliases=lambda config: tied_head(config, "transformer.word_embeddings.weight"),
 )

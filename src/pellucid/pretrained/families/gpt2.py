@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pellucid.model.config import Classify, LayerNorm, Learned, ModelConfig, Plain, Softmax, Tag, Unembed
+from pellucid.pretrained.families.decoder_heads import head_rows, tied_head
 from pellucid.pretrained.family import ACTIVATIONS, ConfigReader, Family, activation_word
 from pellucid.pretrained.table import Row, joined, layer_norm, linear, same, transposed
 
@@ -76,20 +77,7 @@ def rows(config: ModelConfig) -> Iterator[Row]:
         yield from linear(f"{theirs}.mlp.c_fc", f"{ours}.feed_forward.up", bias=True, row=transposed)
         yield from linear(f"{theirs}.mlp.c_proj", f"{ours}.feed_forward.down", bias=True, row=transposed)
     yield from layer_norm("transformer.ln_f", "final.normalize")
-    match config.head:
-        case Unembed(tied=False):
-            yield same("lm_head.weight", "head.weight")
-        case Tag():
-            yield from linear("classifier", "head.to_labels", bias=True)
-        case Classify():
-            yield from linear("score", "head.to_labels", bias=False)
-        case _:
-            pass
-
-
-def aliases(config: ModelConfig) -> dict[str, str]:
-    tied = isinstance(config.head, Unembed) and config.head.tied
-    return {"lm_head.weight": "transformer.wte.weight"} if tied else {}
+    yield from head_rows(config, tagger="classifier")
 
 
 # Oddities: linear maps are [in, out] (they were 1 x 1 convolutions once); older files carry the causal mask as
@@ -106,5 +94,5 @@ GPT2 = Family(
     rows=rows,
     prefix="transformer.",
     ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",),
-    aliases=aliases,
+    aliases=lambda config: tied_head(config, "transformer.wte.weight"),
 )

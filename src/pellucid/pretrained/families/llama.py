@@ -24,13 +24,14 @@ from pellucid.model.config import (
     Tag,
     Unembed,
 )
+from pellucid.pretrained.families.decoder_heads import head_rows, tied_head
 from pellucid.pretrained.families.rotary import read_rotary, write_rotary
 from pellucid.pretrained.family import ACTIVATIONS, ConfigReader, Family, activation_word
 from pellucid.pretrained.table import Row, linear, same
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
-# Dropout, limits of tokenizers, notes of other programs: nothing that these families compute with.
+# Limits of tokenizers, notes of other programs: nothing that these families compute with.
 _SILENT = (
     "is_decoder",
     "tie_encoder_decoder",
@@ -45,8 +46,6 @@ _SILENT = (
     "use_flash_attention",
     "is_llama_config",
     "transformers.js_config",
-    "unsloth_fixed",
-    "unsloth_version",
 )
 
 
@@ -184,15 +183,7 @@ def rows(config: ModelConfig) -> Iterator[Row]:
     for block in range(config.decoder_blocks):
         yield from _block_rows(config, f"model.layers.{block}", f"decoder.{block}")
     yield same("model.norm.weight", "final.normalize.weight")
-    match config.head:
-        case Unembed(tied=False):
-            yield same("lm_head.weight", "head.weight")
-        case Tag():
-            yield from linear("score", "head.to_labels", bias=True)
-        case Classify():
-            yield from linear("score", "head.to_labels", bias=False)
-        case _:
-            pass
+    yield from head_rows(config, tagger="score")
 
 
 def _block_rows(config: ModelConfig, theirs: str, ours: str) -> Iterator[Row]:
@@ -207,11 +198,6 @@ def _block_rows(config: ModelConfig, theirs: str, ours: str) -> Iterator[Row]:
     for part in ("gate", "up", "down"):
         bias = config.biases.feed_forward
         yield from linear(f"{theirs}.mlp.{part}_proj", f"{ours}.feed_forward.{part}", bias=bias)
-
-
-def aliases(config: ModelConfig) -> dict[str, str]:
-    tied = isinstance(config.head, Unembed) and config.head.tied
-    return {"lm_head.weight": "model.embed_tokens.weight"} if tied else {}
 
 
 def llama_like(
@@ -235,7 +221,7 @@ def llama_like(
         prefix="model.",
         ignored=(r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",),
         spare=(r"lm_head\.weight",),
-        aliases=aliases,
+        aliases=lambda config: tied_head(config, "model.embed_tokens.weight"),
     )
 
 

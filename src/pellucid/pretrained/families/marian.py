@@ -17,8 +17,8 @@ _PROJECTIONS = {"q_proj": "to_query", "k_proj": "to_key", "v_proj": "to_value", 
 
 def read(config: ConfigReader, architecture: str) -> ModelConfig:
     _refuse_what_bart_had(config)
-    config.ignore("encoder_layerdrop", "decoder_layerdrop", "extra_pos_embeddings", "add_bias_logits", "output_past")
-    config.ignore("force_bos_token_to_be_generated", "_num_labels", "xla_device", "max_new_tokens")
+    config.ignore("extra_pos_embeddings", "add_bias_logits")
+    config.ignore("force_bos_token_to_be_generated", "xla_device", "max_new_tokens")
     config.ignore("renormalize_logits", "cross_attention_hidden_size")
     config.ignore("num_hidden_layers")  # repeats encoder_layers; the tensors are counted against that one
     vocab, shared = config.take("vocab_size", int), config.take("share_encoder_decoder_embeddings", bool, True)

@@ -67,7 +67,7 @@ class Mask:
             prefix = self.prefix
             shown = prefix.to(key.device)[:, None, None, None] if isinstance(prefix, Tensor) else prefix
             allowed = _both(allowed, ((key <= slot) | (key < shown)).reshape(-1, 1, queries, keys))
-        if self.window is not None and max(offset + queries, keys) > self.window:
+        if self.window is not None and max(offset + queries, keys - offset) > self.window:
             allowed = _both(allowed, ((slot - key).abs() < self.window)[None, None])
         return allowed
 

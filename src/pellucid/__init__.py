@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pellucid.errors import PellucidError
+    from pellucid.generation.decode import generate
     from pellucid.kernels.mask import Mask
     from pellucid.lens.trace import trace
     from pellucid.model.config import ModelConfig
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pellucid.model.transformer import Transformer
     from pellucid.pretrained.load import load
     from pellucid.pretrained.save import export, save
+    from pellucid.spectra.measure import spectrum
 
 __version__ = "0.1.0"
 
@@ -24,9 +26,11 @@ __all__ = [
     "Transformer",
     "__version__",
     "export",
+    "generate",
     "load",
     "preset",
     "save",
+    "spectrum",
     "trace",
 ]
 
@@ -36,10 +40,12 @@ _HOMES = {
     "ModelConfig": "pellucid.model.config",
     "PellucidError": "pellucid.errors",
     "export": "pellucid.pretrained.save",
+    "generate": "pellucid.generation.decode",
     "load": "pellucid.pretrained.load",
     "Transformer": "pellucid.model.transformer",
     "preset": "pellucid.model.presets",
     "save": "pellucid.pretrained.save",
+    "spectrum": "pellucid.spectra.measure",
     "trace": "pellucid.lens.trace",
 }
 

@@ -12,6 +12,7 @@ from tests.kernels.cases import MASKS, SCALE, SIZES, assert_same, outcome, probl
 # Tiles of two queries, so that there are several and the last one is short.
 PAIRS = {
     "sdpa": (fused.sdpa, reference.softmax),
+    "grouped": (fused.grouped, reference.softmax),
     "tiled relu": (partial(relu.normalized_relu, tile=2), reference.normalized_relu),
 }
 every_pair = pytest.mark.parametrize("pair", PAIRS)

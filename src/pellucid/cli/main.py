@@ -9,8 +9,10 @@ import typer
 
 import pellucid
 from pellucid.cli.exchange import export, import_
+from pellucid.cli.generate import generate
 from pellucid.cli.models import models
 from pellucid.cli.selftest import selftest
+from pellucid.cli.spectrum import spectrum
 from pellucid.cli.trace import trace
 from pellucid.errors import PellucidError
 
@@ -41,6 +43,8 @@ def options(
 
 app.command()(models)
 app.command()(trace)
+app.command()(spectrum)
+app.command()(generate)
 app.command()(selftest)
 app.command("import")(import_)
 app.command()(export)

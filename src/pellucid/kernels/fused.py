@@ -1,6 +1,7 @@
 """Softmax attention through PyTorch's fused kernels: SDPA everywhere, FlexAttention on a GPU.
 
-Both equal `reference.softmax` in values and gradients; neither lets a caller see scores or weights.
+Both equal `reference.softmax` in values and gradients; neither lets a caller see scores or weights. So does `grouped`,
+which is for a compiler: two products that it can fuse the mask, the bias and the softmax into.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from pellucid.errors import KernelError
-from pellucid.kernels.reference import Heads, Key, Query, Value
+from pellucid.kernels.reference import Heads, Key, Query, Value, softmax_weights
 from pellucid.kernels.view import View
 
 
@@ -27,6 +28,21 @@ def sdpa(query: Query, key: Key, value: Value, *, scale: float, view: View) -> H
         term = term.to(query.dtype)
     heads = scaled_dot_product_attention(query, key, value, attn_mask=term, scale=scale, enable_gqa=grouped)
     return heads if view.blind is None else heads.masked_fill(view.blind, 0)
+
+
+def grouped(query: Query, key: Key, value: Value, *, scale: float, view: View) -> Heads:
+    """For few queries: the heads of a group are the rows of one product, so that its keys are read once, in place."""
+    batch, heads, queries, width = query.shape
+    groups = key.shape[1]
+    rows = (query * scale).reshape(batch, groups, -1, width)
+    exact = torch.promote_types(query.dtype, torch.float32)
+    matrix = (rows @ key.transpose(-1, -2)).to(exact).reshape(batch, heads, queries, -1)
+    if view.dense_bias is not None:
+        matrix = matrix + view.dense_bias
+    if view.allowed is not None:
+        matrix = matrix.masked_fill(~view.allowed, -torch.inf)
+    weights = softmax_weights(matrix, view.blind is not None).to(value.dtype)
+    return (weights.reshape(batch, groups, -1, matrix.shape[-1]) @ value).reshape(batch, heads, queries, -1)
 
 
 def flex(query: Query, key: Key, value: Value, *, scale: float, view: View) -> Heads:

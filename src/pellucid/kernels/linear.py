@@ -54,6 +54,11 @@ def summarize(key: Phi, value: Values) -> State:
     return State(moments, key.plain.sum(-2))
 
 
+def joined(a: State, b: State) -> State:
+    """The summary of the keys of both."""
+    return State(a.moments + b.moments, a.normalizer + b.normalizer)
+
+
 def read(query: Phi, state: State, dtype: torch.dtype) -> Heads:
     """Every query reads the summary of all keys."""
     numerator = query.turned @ state.moments.to(query.turned.dtype)
@@ -75,7 +80,7 @@ def causal(query: Phi, key: Phi, value: Values, state: State | None = None, chun
     if state is not None:
         past = past + state.moments[:, :, None]
         normalizer = normalizer + state.normalizer[:, :, None]
-        last = State(last.moments + state.moments, last.normalizer + state.normalizer)
+        last = joined(last, state)
     within = (q @ k.transpose(-1, -2)).tril() @ v
     numerator = (within + q @ past.to(q.dtype)).flatten(2, 3)[:, :, :length]
     return _ratio(numerator, (query.plain * normalizer).sum(-1)).to(value.dtype), last

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pellucid.kernels.mask import Mask
@@ -33,11 +33,28 @@ class once(Generic[Result]):  # noqa: N801 (used as a decorator)
 
 
 @dataclass(frozen=True, eq=False)
+class Ring:
+    """Slots that are written over in turn, as the one query of a step sees them.
+
+    age: how many tokens ago each slot was written, if it was. places: the query's place in each text: what is older
+      than that many tokens is before the text began.
+    """
+
+    age: Int[Tensor, " key"]
+    places: Int[Tensor, "batch 1"]
+
+    @property
+    def allowed(self) -> Bool[Tensor, "batch 1 1 key"]:
+        return (self.age <= self.places)[:, None, None]
+
+
+@dataclass(frozen=True, eq=False)
 class View:
     """`queries` rows, of which row i sits at slot i + offset, looking at `keys` slots.
 
     bias: added to the scores. Entry t of a head belongs to the distance key slot - query slot =
       t - (queries - 1) - offset, so there are queries + keys - 1 entries.
+    ring: for one query over slots in the order of a ring; the bias is that of the last of `keys` slots in a row.
     """
 
     queries: int
@@ -46,15 +63,20 @@ class View:
     mask: Mask = field(default_factory=Mask)
     bias: Toeplitz | None = None
     offset: int = 0
+    ring: Ring | None = None
 
     @once
     def allowed(self) -> Bool[Tensor, "#batch 1 #query #key"] | None:
         """True where a query may look; None where every query sees every key."""
+        if self.ring is not None:
+            return self.ring.allowed
         return self.mask.dense(self.queries, self.keys, self.offset, self.device)
 
     @once
     def dense_bias(self) -> Float[Tensor, "1 heads query key"] | None:
         """Row i is the window of `keys` entries of the bias that starts at queries - 1 - i."""
+        if self.ring is not None and self.bias is not None:
+            return self.bias[:, self.keys - 1 - self.ring.age][None, :, None]
         return None if self.bias is None else self.bias.unfold(-1, self.keys, 1).flip(-2)[None]
 
     @once
@@ -98,11 +120,13 @@ class View:
 
     @property
     def is_square_causal(self) -> bool:
-        square = self.offset == 0 and self.queries == self.keys
+        square = self.offset == 0 and self.queries == self.keys and self.ring is None
         return square and self.mask.is_only_causal and self.bias is None
 
     def rows(self, start: int, stop: int) -> View:
         """The view of some of the queries, without the keys that are in the future of all of them."""
+        if self.ring is not None:
+            return self
         keys = min(self.offset + stop, self.keys) if self.mask.is_causal else self.keys
         skipped = self.queries - stop
         return replace(
@@ -116,7 +140,7 @@ class View:
 
     @property
     def _may_be_blind(self) -> bool:
-        """Told from the form of the mask, so that nothing waits for a GPU."""
+        """Told from the form of the mask, so that nothing waits for a GPU. In a ring a query sees its own key."""
         window = self.mask.window
         past_window = window is not None and self.offset + self.queries - self.keys >= window
         return self.mask.padding is not None or past_window

@@ -49,11 +49,13 @@ class GatedFeedForward(nn.Module):
         self.gate = Linear(width, part.hidden, bias=bias)
         self.up = Linear(width, part.hidden, bias=bias)
         self.down = Linear(part.hidden, width, bias=bias)
+        # Both in one product, where a decoding twin put them side by side (see generation/twin.py).
+        self.gate_and_up: nn.Module | None = None
 
     def forward(self, x: Tokens) -> Tokens:
         x = self.input(x)
-        hidden = self.hidden(self.gate(x))
-        return self.output(self.down(self.active(self.activation(hidden) * self.up(x))))
+        gate, up = (self.gate(x), self.up(x)) if self.gate_and_up is None else self.gate_and_up(x).chunk(2, -1)
+        return self.output(self.down(self.active(self.activation(self.hidden(gate)) * up)))
 
 
 def build_feed_forward(config: c.ModelConfig) -> PlainFeedForward | GatedFeedForward:

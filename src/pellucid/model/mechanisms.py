@@ -13,7 +13,7 @@ from functools import partial
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pellucid.errors import KernelError
@@ -28,18 +28,22 @@ from pellucid.model.cache import KeysAndValues, OwnCache, Running
 from pellucid.model.positions import Places, Rotation
 from pellucid.model.sites import Site
 
-KernelName = Literal["fused", "reference", "flex"]
+KernelName = Literal["fused", "reference", "flex", "grouped"]
 Kernel = Callable[..., Heads]
 Kept = tuple[Tensor, Tensor] | State
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What the queries of a call see: the view, the places of the keys, and the rotation of both, if any."""
+    """What the queries of a call see: the view, the places of the keys, and the rotation of both, if any.
+
+    offset: how many tokens came before; a tensor in a step.
+    """
 
     view: View
     key_places: Places
     rotation: Rotation | None = None
+    offset: int | Int[Tensor, ""] = 0
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,9 @@ class Scored(Mechanism):
 
     def attend(self, query: Query, key: Key, value: Value, sight: Sight, cache: OwnCache | None) -> Heads:
         if isinstance(cache, KeysAndValues):
-            key, value = cache.extend(key, value, sight.view.offset)
+            offset = sight.offset
+            written = cache.extend(key, value, offset) if isinstance(offset, int) else cache.write(key, value, offset)
+            key, value = written
         return self.read(query, (key, value), sight)
 
 
@@ -137,6 +143,9 @@ class LinearMechanism(Mechanism):
         if not mask.is_causal:
             return self.read(query, self.keep(key, value, sight), sight)
         phi_query, phi_key = phi_of_query(self.map, query, sight), phi_of_key(self.map, key, self.heads, sight)
+        if isinstance(cache, Running) and sight.view.ring is not None:
+            cache.write(linear.joined(cache.state, linear.summarize(phi_key, share(value, self.heads))))
+            return linear.read(phi_query, cache.state, value.dtype)
         past = cache.state if isinstance(cache, Running) else None
         heads, state = linear.causal(phi_query, phi_key, share(value, self.heads), past, self.chunk)
         if isinstance(cache, Running):
@@ -245,6 +254,7 @@ def build_mechanism(config: c.ModelConfig, kernel: KernelName, shown: Shown) -> 
         "fused": fused.sdpa,
         "flex": fused.flex,
         "reference": partial(_in_sight, weigh=reference.softmax_weights, shown=shown),
+        "grouped": fused.grouped,
     }
     if kernel not in softmax:
         raise KernelError(f"no kernel is called {kernel!r}: choose one of {', '.join(softmax)}")
@@ -254,14 +264,14 @@ def build_mechanism(config: c.ModelConfig, kernel: KernelName, shown: Shown) -> 
         case c.NormalizedRelu():
             _needs_no_flex(kernel, "normalised ReLU")
             formed = partial(_in_sight, weigh=reference.normalized_relu_weights, shown=shown)
-            return Scored(relu.normalized_relu if kernel == "fused" else formed, config.scale)
+            return Scored(formed if kernel == "reference" else relu.normalized_relu, config.scale)
         case c.Linformer() as part:
             _needs_no_flex(kernel, "Linformer")
             assert config.context is not None
             return LinformerMechanism(part, config.context, softmax[kernel], config.scale)
         case c.Linear() as part:
             _needs_no_flex(kernel, "linear attention")
-            return LinearMechanism(part, config) if kernel == "fused" else LinearTwin(part, config, shown.weights)
+            return LinearTwin(part, config, shown.weights) if kernel == "reference" else LinearMechanism(part, config)
 
 
 def _in_sight(

@@ -107,7 +107,11 @@ class ALiBiPositions(Positions):
         self.slopes = alibi_slopes(heads)
 
     def bias(self, queries: int, keys: int, offset: int, like: Tensor) -> Toeplitz:
-        slopes = torch.tensor(self.slopes, dtype=like.dtype, device=like.device)
+        # Filled one by one where a graph is made: a captured one cannot copy a list from the host.
+        if torch.compiler.is_compiling():
+            slopes = torch.cat([torch.full((1,), slope, dtype=like.dtype, device=like.device) for slope in self.slopes])
+        else:
+            slopes = torch.tensor(self.slopes, dtype=like.dtype, device=like.device)
         return -slopes[:, None] * distances(queries, keys, offset, like.device).abs()
 
 

@@ -33,7 +33,7 @@ class Transformer(nn.Module):
     """All parts of a `ModelConfig`, initialised.
 
     kernel: "fused" runs PyTorch's fused kernels; "reference" forms scores and weights, so that they can be seen;
-      "flex" (GPU, softmax) never writes a position bias or a mask out.
+      "flex" (GPU, softmax) never writes a position bias or a mask out; "grouped" is for compiled steps of a cache.
     """
 
     def __init__(self, config: c.ModelConfig, *, kernel: KernelName = "fused", seed: int | None = None) -> None:
@@ -108,15 +108,37 @@ class Transformer(nn.Module):
         segments: Ids | None = None,
         prefix: Bound = None,
         cache: Cache | None = None,
+        last: bool = False,
     ) -> Scores:
         """The head's scores for the next `ids`, after those in the cache, if there is one.
 
         The first call of an encoder-decoder with a cache brings the memory; the later ones need not.
+        last: only the scores of the last token, which is all that the next one is chosen by.
         """
         if self.decoder is None:
             raise InputError("this model has no decoder: call it, or use encode")
         inputs.check_ids(ids, self.config.vocab)
-        return self._decode(ids, memory, source_padding, padding, segments, prefix, cache)
+        return self._decode(ids, memory, source_padding, padding, segments, prefix, cache, last)
+
+    def step(self, ids: Int[Tensor, "batch 1"], cache: Cache) -> Float[Tensor, "batch vocab"]:
+        """The scores after one more token per text: `decode` with fixed shapes, for a loop or a captured graph.
+
+        The cache's clock is started (`start_steps`) after the first call to `decode`; it says where to write, and is
+        advanced here. Nothing is checked: the caller keeps within the capacity and the context.
+        """
+        assert self.decoder is not None
+        assert cache.clock is not None
+        vectors = self.tokens(ids)
+        x = self.embedding(vectors, self.decoder.positions.vectors(cache.clock.places, vectors.dtype), None)
+        sight = None
+        if cache.memory is not None:
+            texts, source, _ = cache.memory.shape
+            view = View(x.shape[0] // texts, source, x.device, Mask(padding=cache.source_padding))
+            sight = Sight(view, places_of(cache.source_padding, source, 0, x.device))
+        x = self.final(self.decoder.step(x, sight, cache))
+        cache.clock.advance()
+        scores: Tensor = self.logits(self.head(x, self.tokens.weight, None))
+        return scores[:, 0]
 
     def _decode(
         self,
@@ -127,6 +149,7 @@ class Transformer(nn.Module):
         segments: Ids | None,
         prefix: Bound,
         cache: Cache | None,
+        last: bool = False,
     ) -> Scores:
         assert self.decoder is not None
         inputs.check_padding(padding, ids)
@@ -146,6 +169,8 @@ class Transformer(nn.Module):
         x = self.final(self.decoder(x, mask, places, memory, sight, cache))
         if cache is not None:
             cache.advance(tokens)
+        if last:
+            return self._answer(x[:, -1:], None if padding is None else padding[:, -1:])
         return self._answer(x, None if padding is None else padding[:, offset:])
 
     def predict(self, *arguments: Tensor, **options: Any) -> Scores:
@@ -159,10 +184,12 @@ class Transformer(nn.Module):
 
     def with_kernel(self, kernel: KernelName) -> Transformer:
         """The same parameters on another kernel; itself where it runs on that one."""
-        if kernel == self.kernel:
-            return self
+        return self if kernel == self.kernel else self.twin(kernel)
+
+    def twin(self, kernel: KernelName | None = None) -> Transformer:
+        """Other modules with the same parameters."""
         with torch.device("meta"):
-            twin = Transformer(self.config, kernel=kernel)
+            twin = Transformer(self.config, kernel=kernel or self.kernel)
         twin.load_state_dict(self.state_dict(keep_vars=True), assign=True)
         return twin.train(self.training)
 

@@ -7,6 +7,7 @@ and the log-sum-exps alone. `DenseOperator` is the readable twin, which writes A
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,8 @@ Columns = Float[Tensor, "batch heads key"]
 QueryBlock = Float[Tensor, "batch heads query columns"]
 KeyBlock = Float[Tensor, "batch heads key columns"]
 Tile = Float[Tensor, "batch heads rows columns"]
+OneQuery = Float[Tensor, "1 1 query head_width"]
+OneKey = Float[Tensor, "1 1 key head_width"]
 
 
 @dataclass(frozen=True)
@@ -121,16 +124,20 @@ class AttentionOperator(ABC):
         return (scores - lse.masked_fill(lse == -torch.inf, torch.inf)).exp()
 
     def pooled(self, rows: slice, columns: slice, cell: int, *, most: int = 2**22) -> Tile:
-        """The mean weight in cells of `cell` x `cell`, smaller at the end. About `most` weights exist at once."""
+        """The mean weight in cells of `cell` x `cell`, smaller at the end.
+
+        No more than `most` weights, or those of one cell of each head, exist at once.
+        """
         rows, columns = _inside(rows, self.view.queries, "queries"), _inside(columns, self.view.keys, "keys")
         if cell < 1:
             raise InputError(f"a cell of {cell} x {cell} weights cannot be pooled: give 1 or more")
         heads = self.query.shape[0] * self.query.shape[1]
-        strip = max(most // (heads * (columns.stop - columns.start)) // cell, 1) * cell
-        strips = range(rows.start, rows.stop, strip)
-        return torch.cat(
-            [_pool(self.tile(slice(start, min(start + strip, rows.stop)), columns), cell) for start in strips], -2
+        side = max(math.isqrt(most // heads) // cell, 1) * cell
+        bands = (
+            torch.cat([_pool(self.tile(own_rows, own_columns), cell) for own_columns in _split(columns, side)], -1)
+            for own_rows in _split(rows, side)
         )
+        return torch.cat(list(bands), -2)
 
     def _sees(self, ahead: int, key_slot: Tensor) -> Tensor:
         """Whether the mask shows each query the key `ahead` of it."""
@@ -186,7 +193,7 @@ def cut(view: View, rows: slice, columns: slice) -> View:
     )
 
 
-def one_head(query: Query, key: Key, view: View, text: int, head: int) -> tuple[Query, Key, View]:
+def one_head(query: Query, key: Key, view: View, text: int, head: int) -> tuple[OneQuery, OneKey, View]:
     """One head of one text, as a batch of one."""
     mask, group = view.mask, head * key.shape[1] // query.shape[1]
     prefix = int(mask.prefix[text]) if isinstance(mask.prefix, Tensor) else mask.prefix
@@ -196,7 +203,11 @@ def one_head(query: Query, key: Key, view: View, text: int, head: int) -> tuple[
     return query[text : text + 1, head : head + 1], key[text : text + 1, group : group + 1], own
 
 
-def _pool(tile: Tile, cell: int) -> Tile:
+def _split(part: slice, size: int) -> list[slice]:
+    return [slice(start, min(start + size, part.stop)) for start in range(part.start, part.stop, size)]
+
+
+def _pool(tile: Tile, cell: int) -> Float[Tensor, "batch heads high wide"]:
     """Means over cells. Cells at the lower and right edges are divided by what they hold."""
     rows, columns = tile.shape[-2:]
     heads = tile.flatten(0, 1)[:, None]

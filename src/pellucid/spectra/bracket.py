@@ -66,7 +66,8 @@ class Captured:
 
     def share_of_top(self, count: int) -> tuple[float, float]:
         """The ends between which the share of the top `count` singular values in the energy lies."""
-        return min(self.least(count) / self.energy, 1.0), min(self.most(count) / self.energy, 1.0)
+        least, most = (self.energy * (1 + sign * self.energy_rounding) for sign in (-1, 1))
+        return min(self.least(count) / most, 1.0), min(self.most(count) / least, 1.0)
 
     @property
     def captured(self) -> float:
@@ -108,7 +109,8 @@ class Captured:
         rest, inside = self._rest
         inside_count = settled.clamp(max=count)
         larger = torch.minimum(inside_count, self._above_rest)
-        held = self._more[larger] + (inside_count - larger) * rest
+        widened = (self._more - self._held)[inside_count]
+        held = self._held[larger] + (inside_count - larger) * rest + widened
         over = (count - settled).clamp(min=0) * rest
         energy = self.energy * (1 + self.energy_rounding)
         bounds = held + torch.minimum(over, energy - self._fewer[settled]) + inside
@@ -122,7 +124,7 @@ class Captured:
         energy, count = self.coupling.norms.square(), torch.arange(1, len(self.values))
         inside = count.clamp(max=self.coupling.rank).sqrt() * energy.cumsum(0)[:-1].sqrt() + count.sqrt() * blurred
         outside = energy.flip(0).cumsum(0).flip(0)[1:].sqrt().clamp(max=self.coupling.largest) + blurred
-        following = self.values[1:].square()
+        following = (self.values[1:] + self.rounding * self.captured**0.5).square()
         coupled = torch.maximum(following, torch.full_like(following, self._mu)) + outside
         return torch.minimum(following + self._mu, coupled), inside
 

@@ -25,7 +25,8 @@ DECADES, BINS = 6, 24
 class Density:
     """Counts of singular values between edges, which run from the largest down by `DECADES` powers of ten.
 
-    The last count takes all smaller ones too. error: the standard error of the entropy-based rank; 0 where it is exact.
+    The last count takes all smaller ones too. error: of the entropy-based rank, that of the draws and that of the
+    quadrature together; 0 where it is exact.
     """
 
     edges: tuple[float, ...]
@@ -55,24 +56,33 @@ def lanczos_density(
     """Of the singular values of A, as many as it has columns or rows, whichever is less."""
     size = min(operator.view.queries, operator.view.keys)
     exact = torch.promote_types(operator.query.dtype, torch.float32)
-    signs = torch.randint(0, 2, (operator.view.keys, probes), generator=generator) * 2 - 1
-    nodes, weights = quadrature(
-        lambda x: multiply_transposed(operator, multiply(operator, x)),
-        signs.to(operator.query.device, exact),
-        min(steps, size),
-    )
+    signs = torch.randint(0, 2, (size, probes), generator=generator, device=operator.query.device) * 2 - 1
+    matrices = tridiagonals(_small_square(operator), signs.to(exact), min(steps, size))
+    nodes, weights = quadrature(matrices)
     sigma = nodes.clamp(min=0).sqrt()
-    # A'A of a wide A has keys - queries zeros too many: they add nothing to the sums, and are taken off the counts.
-    counts, edges = _histogram(sigma.flatten(), (weights * operator.view.keys / probes).flatten(), float(sigma.max()))
-    surplus = operator.view.keys - size
-    counts = (*counts[:-1], max(counts[-1] - surplus, 0.0))
-    total = (weights * sigma).sum(-1) * operator.view.keys
-    logs = (weights * torch.special.entr(sigma)).sum(-1) * operator.view.keys
+    counts, edges = _histogram(sigma.flatten(), (weights * size / probes).flatten(), float(sigma.max()))
+    total, logs = _sums(nodes, weights, size)
     rank = _entropy_rank(total.mean(), logs.mean())
     left_out = [_entropy_rank(_without(total, i), _without(logs, i)) for i in range(probes)]
     jackknife = torch.tensor(left_out, dtype=torch.float64)
-    error = math.sqrt((probes - 1) / probes * float((jackknife - jackknife.mean()).square().sum()))
-    return Density(edges, counts, rank, error)
+    drawn = (probes - 1) / probes * float((jackknife - jackknife.mean()).square().sum())
+    # The root is steep at zero, where the nodes of few steps are sparse: half of them tell by how much.
+    half = (matrices.shape[-1] + 1) // 2
+    coarse = _entropy_rank(*(sums.mean() for sums in _sums(*quadrature(matrices[:, :half, :half]), size)))
+    return Density(edges, counts, rank, math.hypot(math.sqrt(drawn), rank - coarse))
+
+
+def _small_square(operator: AttentionOperator) -> Callable[[Block], Block]:
+    """A A' or A'A, whichever is smaller: the other has zeros that are no singular values of A."""
+    if operator.view.queries < operator.view.keys:
+        return lambda y: multiply(operator, multiply_transposed(operator, y))
+    return lambda x: multiply_transposed(operator, multiply(operator, x))
+
+
+def _sums(nodes: Float64[Tensor, "probes nodes"], weights: Float64[Tensor, "probes nodes"], size: int) -> list[Tensor]:
+    """Of the singular values, and of -s ln s, as each probe sees them."""
+    sigma = nodes.clamp(min=0).sqrt()
+    return [(weights * each).sum(-1) * size for each in (sigma, torch.special.entr(sigma))]
 
 
 def _entropy_rank(total: Tensor, entropy: Tensor) -> float:
@@ -84,10 +94,8 @@ def _without(values: Tensor, index: int) -> Tensor:
     return (values.sum() - values[index]) / (len(values) - 1)
 
 
-def quadrature(
-    square: Callable[[Block], Block], start: Block, steps: int
-) -> tuple[Float64[Tensor, "probes nodes"], Float64[Tensor, "probes nodes"]]:
-    """Nodes and weights of each column: Lanczos on a positive semidefinite `square` for all columns at once.
+def tridiagonals(square: Callable[[Block], Block], start: Block, steps: int) -> Float64[Tensor, "columns nodes nodes"]:
+    """What Lanczos makes of a positive semidefinite `square`, from all columns at once.
 
     Each column is reorthogonalised against its own past.
     """
@@ -106,7 +114,13 @@ def quadrature(
         found = norms <= 1e-6 * diagonal[:, 0].to(norms).abs()
         beside[:, step] = norms.masked_fill(found, 0).cpu()
         basis[step + 1] = image / norms.masked_fill(found, torch.inf).to(image)
-    matrices = torch.diag_embed(diagonal) + torch.diag_embed(beside, 1) + torch.diag_embed(beside, -1)
+    return torch.diag_embed(diagonal) + torch.diag_embed(beside, 1) + torch.diag_embed(beside, -1)
+
+
+def quadrature(
+    matrices: Float64[Tensor, "probes nodes nodes"],
+) -> tuple[Float64[Tensor, "probes nodes"], Float64[Tensor, "probes nodes"]]:
+    """The nodes and weights of each tridiagonal matrix."""
     nodes, vectors = torch.linalg.eigh(matrices)
     return nodes, vectors[:, 0].square()
 

@@ -15,6 +15,7 @@ from pellucid.kernels.operator import AttentionOperator
 from pellucid.spectra.bracket import Coupling
 
 Block = Float[Tensor, "rows columns"]
+Basis = Float[Tensor, "rows basis"]
 
 
 class Krylov:
@@ -34,12 +35,12 @@ class Krylov:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the basis is full, or holds all that A can reach."""
-        return self.size == self.budget or self._multiplied == self._right_size
+        """Whether the basis is full, or holds all that A can reach, or has no room for the images of more."""
+        return self._room == 0 or self._multiplied == self._right_size
 
     def extend(self) -> None:
         """One step."""
-        last = self._waiting[:, : self.budget - self.size]
+        last = self._waiting[:, : self._room]
         self._multiplied += last.shape[1]
         new = orthonormal(multiply(self.operator, last), self.left)
         image = multiply_transposed(self.operator, new) if new.shape[1] else self._right[:, :0]
@@ -78,6 +79,12 @@ class Krylov:
         return torch.linalg.eigvalsh(small @ small.T).clamp(min=0).sqrt().flip(0)
 
     @property
+    def _room(self) -> int:
+        """How many columns may be multiplied now. The right basis takes all of their images: none may be cut off."""
+        left, right = self.budget - self.size, self._right.shape[1] - self._right_size
+        return left if self._right.shape[1] == self._right.shape[0] else min(left, right)
+
+    @property
     def _waiting(self) -> Block:
         return self._right[:, self._multiplied : self._right_size]
 
@@ -89,21 +96,21 @@ class Krylov:
         new = orthonormal(image, self.right)[:, :wanted] if image.shape[1] else image
         while new.shape[1] < wanted:
             shape = (self._right.shape[0], wanted - new.shape[1])
-            draw = torch.randn(shape, generator=self.generator).to(self._right)
+            draw = torch.randn(shape, generator=self.generator, device=self._right.device).to(self._right)
             new = torch.cat((new, orthonormal(draw, torch.cat((self.right, new), 1))), 1)
         self._right[:, self._right_size : self._right_size + wanted] = new
         self._right_size += wanted
 
 
-def multiply(operator: AttentionOperator, x: Block) -> Block:
+def multiply(operator: AttentionOperator, x: Float[Tensor, "key columns"]) -> Float[Tensor, "query columns"]:
     return operator.apply(x[None, None])[0, 0]
 
 
-def multiply_transposed(operator: AttentionOperator, y: Block) -> Block:
+def multiply_transposed(operator: AttentionOperator, y: Float[Tensor, "query columns"]) -> Float[Tensor, "key columns"]:
     return operator.apply_transposed(y[None, None])[0, 0]
 
 
-def orthonormal(block: Block, basis: Block) -> Block:
+def orthonormal(block: Block, basis: Basis) -> Float[Tensor, "rows added"]:
     """An orthonormal basis of what a block adds to a basis: projected twice, then whitened twice by its Gram matrix.
 
     Directions that rounding could have made are left out, so there may be fewer columns.
@@ -119,7 +126,7 @@ def orthonormal(block: Block, basis: Block) -> Block:
     return block
 
 
-def project_out(block: Block, basis: Block) -> Block:
+def project_out(block: Block, basis: Basis) -> Block:
     return block if basis.shape[1] == 0 else block - basis @ (basis.T @ block)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -69,15 +70,30 @@ def spectrum(
     if not selected:
         raise InputError(f"no head is left of {only}: this model has {_extent(model.config)}")
     work = _Work(effort, method, backend, seed, selected, share, progress, len(ids) * (2 if baseline else 1))
-    measured = [work.run(model.network, text, index) for index, text in enumerate(ids)]
-    if baseline:
-        random = Transformer(model.config, seed=seed).to(model.device, model.dtype).eval()
-        for index, text in enumerate(ids):
-            twins = work.run(random, text, index)
-            pairs = zip(measured[index], twins, strict=True)
-            measured[index] = [replace(head, baseline=twin.measured) for head, twin in pairs]
-    longest = max(text[-1].shape[1] for text in ids)
-    return Spectra(model.name, longest, effort.tau, tuple(head for heads in measured for head in heads))
+    measured: list[Head] = []
+    twins: list[Head] = []
+
+    def result() -> Spectra:
+        pairs = zip_longest(measured, twins)
+        heads = (head if twin is None else replace(head, baseline=twin.measured) for head, twin in pairs)
+        return Spectra(model.name, max(text[-1].shape[1] for text in ids), effort.tau, tuple(heads))
+
+    try:
+        work.run(model.network, ids, measured, "")
+        if baseline:
+            random = Transformer(model.config, seed=seed).to(model.device, model.dtype).eval()
+            work.run(random, ids, twins, ", random weights")
+    except KeyboardInterrupt:
+        raise Stopped(result()) from None
+    return result()
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C while measuring; `spectra` holds the heads that were measured until then."""
+
+    def __init__(self, spectra: Spectra) -> None:
+        super().__init__(f"stopped after {len(spectra.heads)} heads")
+        self.spectra = spectra
 
 
 @dataclass
@@ -91,22 +107,24 @@ class _Work:
     progress: Progress
     runs: int
     done: int = 0
+    note: str = ""
 
-    def run(self, network: Transformer, texts: tuple[Tensor, ...], index: int) -> list[Head]:
-        found: list[Head] = []
-        if isinstance(network.config.attention, c.Softmax | c.Linformer):
+    def run(self, network: Transformer, ids: list[tuple[Tensor, ...]], found: list[Head], note: str) -> None:
+        """Add the heads of a network on every text to those that were found; note: what the progress says of it."""
+        self.note = note
+        formed = not isinstance(network.config.attention, c.Softmax | c.Linformer)
+        for index, texts in enumerate(ids):
+            (self._run_formed if formed else self._run_streamed)(network, texts, index, found)
 
-            def seen(place: Place, query: Query, key: Key, scale: float, view: View) -> None:
-                for head in self._own(place, index):
-                    q, k, own = one_head(query, key, view, 0, head)
-                    operator = open_operator(q, k, scale=scale, view=own, backend=self.backend)
-                    spectrum = head_spectrum(operator, self.effort, method=self.method, seed=self._seed(place, head))
-                    self._add(found, place, head, index, Measured(spectrum, statistics(operator)), own)
+    def _run_streamed(self, network: Transformer, texts: tuple[Tensor, ...], index: int, found: list[Head]) -> None:
+        def seen(place: Place, query: Query, key: Key, scale: float, view: View) -> None:
+            for head in self._own(place, index):
+                q, k, own = one_head(query, key, view, 0, head)
+                operator = open_operator(q, k, scale=scale, view=own, backend=self.backend)
+                spectrum = head_spectrum(operator, self.effort, method=self.method, seed=self._seed(place, head))
+                self._add(found, place, head, index, Measured(spectrum, statistics(operator)), own)
 
-            watch(network, texts, seen)
-        else:
-            self._run_formed(network, texts, index, found)
-        return found
+        watch(network, texts, seen)
 
     def _run_formed(self, network: Transformer, texts: tuple[Tensor, ...], index: int, found: list[Head]) -> None:
         """Mechanisms that are not a softmax: the reference kernel forms their weights."""
@@ -145,7 +163,7 @@ class _Work:
         found.append(Head(place.stack, place.block, head, place.kind, text, view.queries, view.keys, measured))
         self.done += 1
         total = -(-self.runs * len(self.selected) // self.share.of)
-        self.progress(self.done, total, f"{place.stack} block {place.block} {place.kind} head {head}")
+        self.progress(self.done, total, f"{place.stack} block {place.block} {place.kind} head {head}{self.note}")
 
     def _seed(self, place: Place, head: int) -> int:
         """A draw of its own for every head, the same in whichever process it is measured."""

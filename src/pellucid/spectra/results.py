@@ -121,6 +121,15 @@ class Head:
     measured: Measured
     baseline: Measured | None = None
 
+    @property
+    def place(self) -> str:
+        """The attention it belongs to, in words."""
+        return f"{self.stack} {self.block}" + (" cross" if self.kind == "cross" else "")
+
+    @property
+    def name(self) -> str:
+        return f"{self.place} head {self.head}"
+
     def to_json(self) -> dict[str, Any]:
         return {
             "stack": self.stack,
@@ -166,6 +175,12 @@ class Spectra:
             raise InputError("a DataFrame needs pandas: pip install pandas, or use rows()") from None
         return DataFrame(self.rows())
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a row per head, the baseline beside what was measured."""
+        from pellucid.spectra.notebook import spectra_fragment
+
+        return spectra_fragment(self)
+
 
 def _row(head: Head, taus: tuple[float, ...]) -> dict[str, Any]:
     row: dict[str, Any] = {
@@ -185,4 +200,5 @@ def _flat(measured: Measured, taus: tuple[float, ...]) -> dict[str, Any]:
         flat[f"rank_{tau}_low"], flat[f"rank_{tau}_high"] = found.effective[tau]
     flat |= {"alpha": found.decay.alpha, "r2": found.decay.r2, "captured": found.captured}
     flat |= {"top_tenth_low": found.top_tenth[0], "top_tenth_high": found.top_tenth[1]}
+    flat |= {"entropy_rank": found.entropy_rank, "settled": found.settled, "failure": found.failure}
     return {**flat, **measured.statistics.to_json()}

@@ -13,7 +13,7 @@ from torch import Tensor
 from pellucid.errors import InputError
 from pellucid.kernels.operator import AttentionOperator
 from pellucid.spectra.bracket import Captured
-from pellucid.spectra.density import density_of_values, lanczos_density, quadrature
+from pellucid.spectra.density import density_of_values, lanczos_density, quadrature, tridiagonals
 from pellucid.spectra.krylov import Block, Krylov, multiply, multiply_transposed, project_out
 from pellucid.spectra.rank import TAUS, effective_rank, entropy_rank, stable_rank
 from pellucid.spectra.results import Decay, Spectrum
@@ -110,21 +110,23 @@ def spectrum_of_matrix(weights: Float[Tensor, "query key"], effort: Effort = Eff
 @torch.no_grad()
 def free_spectrum(operator: AttentionOperator, effort: Effort = Effort(), *, seed: int = 0) -> Spectrum:
     """From products alone. The basis grows until the brackets are narrow and the top has settled, or to the budget."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(operator.query.device).manual_seed(seed)
     energy = float(operator.energy())
     if energy == 0:
         raise InputError("every query of this head may look at nothing, so it has no spectrum: check the mask")
     block = effort.block or (128 if operator.query.device.type == "cuda" else 64)
     top = effort.top_of(min(operator.view.queries, operator.view.keys))
+    floor = 2 * torch.finfo(torch.promote_types(operator.query.dtype, torch.float32)).eps
     krylov = Krylov(operator, block=block, budget=effort.budget, generator=generator)
     known, before, settled = _known(operator, krylov, energy), torch.zeros(0, dtype=torch.float64), False
     while not krylov.exhausted:
+        size = krylov.size
         krylov.extend()
-        if krylov.size < top and not krylov.exhausted:
+        if size < krylov.size < top and not krylov.exhausted:
             continue
         known = _known(operator, krylov, energy)
-        settled = _settled(known.values[:top], before[:top], effort)
-        if settled and all(_is_narrow(known.bracket(tau), effort) for tau in effort.tau):
+        settled = krylov.size == size or _settled(known.values[:top], before[:top], effort, floor)
+        if settled and krylov.size >= top and all(_is_narrow(known.bracket(tau), effort) for tau in effort.tau):
             break
         before = known.values
     if effort.certify and not all(_is_narrow(known.bracket(tau), effort) for tau in effort.tau):
@@ -154,15 +156,17 @@ def residual_energy_bound(operator: AttentionOperator, left: Block, generator: t
     except with probability 1.648 sqrt(N) exp(-sqrt(e) (2m - 1)) (Kuczynski and Wozniakowski 1992); of several
     independent directions, all must fail.
     """
-    start = torch.randn(operator.view.keys, PROBES, generator=generator).to(left)
+    start = torch.randn(operator.view.keys, PROBES, generator=generator, device=left.device).to(left)
     steps = min(LANCZOS_STEPS, operator.view.keys)
     nodes, _ = quadrature(
-        lambda x: multiply_transposed(operator, project_out(multiply(operator, x), left)), start, steps
+        tridiagonals(lambda x: multiply_transposed(operator, project_out(multiply(operator, x), left)), start, steps)
     )
     root = math.log(1.648 * math.sqrt(operator.view.keys) / FAILURE ** (1 / PROBES)) / (2 * steps - 1)
     if root >= 1:
         return math.inf
-    return float(nodes.max()) / (1 - root**2) * (1 + 2 * operator.rounding)
+    # A product with what is orthogonal to the large directions cancels: its error is that of any random direction.
+    blur = 2 * operator.rounding * math.sqrt(float(operator.energy()) / min(operator.view.queries, operator.view.keys))
+    return (math.sqrt(max(float(nodes.max()), 0.0)) + blur) ** 2 / (1 - root**2)
 
 
 def decay(values: Float64[Tensor, " top"], floor: float) -> Decay:
@@ -201,5 +205,8 @@ def _is_narrow(bracket: tuple[int, int], effort: Effort) -> bool:
     return high - low <= max(effort.narrow * high, 1)
 
 
-def _settled(values: Tensor, before: Tensor, effort: Effort) -> bool:
-    return len(before) == len(values) and bool(((values - before).abs() <= effort.settled * values).all())
+def _settled(values: Tensor, before: Tensor, effort: Effort, floor: float) -> bool:
+    """floor: how far rounding alone moves a value in a step, as a share of the largest."""
+    if len(before) != len(values):
+        return False
+    return bool(((values - before).abs() <= effort.settled * values + floor * values[0]).all())

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pellucid.kernels.reference import Heads, Key, Query, Value
+from pellucid.kernels.reference import Heads, Key, Query, Value, share
 from pellucid.kernels.view import View
 from pellucid.model.attention import Attention
 from pellucid.model.mechanisms import Kernel, LinformerMechanism, Scored
@@ -91,9 +91,5 @@ def _show(
     if view.is_square_causal or (view.mask.is_everything and view.bias is None):
         return kernel(query, key, value, scale=scale, view=view)
     # The fused kernel would write a mask or a bias out as a matrix; the operator's own product does not.
-    heads = open_operator(query, key, scale=scale, view=view).apply(_shared(value, query.shape[1]))
+    heads = open_operator(query, key, scale=scale, view=view).apply(share(value, query.shape[1]))
     return heads.to(value.dtype)
-
-
-def _shared(value: Value, heads: int) -> Value:
-    return value.repeat_interleave(heads // value.shape[1], 1)

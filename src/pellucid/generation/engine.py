@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from pellucid.generation.lanes import Lanes, step
-from pellucid.generation.request import Joins, Run
+from pellucid.generation.request import Joins, Products, Run
 from pellucid.generation.twin import build_twin, is_true
 from pellucid.model.mechanisms import KernelName
 from pellucid.model.transformer import Transformer
@@ -92,15 +92,16 @@ class Compiled:
     engines: OrderedDict[tuple[object, ...], Engine] = field(default_factory=OrderedDict)
 
 
-_COMPILED: WeakKeyDictionary[Transformer, dict[tuple[KernelName, Joins], Compiled]] = WeakKeyDictionary()
+_COMPILED: WeakKeyDictionary[Transformer, dict[tuple[KernelName, Joins, Products], Compiled]] = WeakKeyDictionary()
 
 
 def engine_for(network: Transformer, lanes: Lanes, run: Run) -> Engine:
     """The engine for lanes of this shape, going on where they are. Made anew if the network's parameters have moved."""
-    joins: Joins = ("projections" if len(lanes.token) == 1 else "all") if run.joins == "auto" else run.joins
-    twins, way = _COMPILED.setdefault(network, {}), (run.kernel, joins)
+    alone = len(lanes.token) == 1 and lanes.token.device.type == "cuda"
+    products: Products = ("row" if alone else "library") if run.products == "auto" else run.products
+    twins, way = _COMPILED.setdefault(network, {}), (run.kernel, run.joins, products)
     if way not in twins or not is_true(twins[way].twin, network):
-        twins[way] = Compiled(build_twin(network, run.kernel, joins))
+        twins[way] = Compiled(build_twin(network, *way))
     engines = twins[way].engines
     key = (lanes.shape, tuple((tensor.shape, tensor.dtype) for tensor in lanes.tensors()))
     if key not in engines:

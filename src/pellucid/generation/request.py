@@ -16,6 +16,7 @@ from pellucid.pretrained.weights import read_json
 
 DEFAULT_TOKENS = 64
 Joins = Literal["none", "projections", "all"]
+Products = Literal["row", "library"]
 Prompts = str | Tensor | Sequence[Any]
 
 
@@ -54,14 +55,15 @@ class Run:
     """How it is computed. compile: on a GPU unless told. quantize: weights in 8 bits, on a CPU.
 
     Of a compiled step: kernel: which attention kernel it runs on. joins: which of the matrices that meet the same input
-      are put side by side; "auto" leaves the gates alone for one text, where a compiler joins them itself. every: after
-      how many tokens the host looks whether all texts have ended.
+      are put side by side. products: "row" reads matrices by a kernel for one row, the choice for one text on a GPU;
+      "library" leaves them to the compiler. every: after how many tokens the host looks whether all texts have ended.
     """
 
     compile: bool | Literal["auto"] = "auto"
     quantize: Literal["int8"] | None = None
     kernel: Literal["grouped", "fused"] = "grouped"
-    joins: Joins | Literal["auto"] = "auto"
+    joins: Joins = "all"
+    products: Products | Literal["auto"] = "auto"
     every: int = 16
 
 

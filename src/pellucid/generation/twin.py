@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
-from pellucid.generation.request import Joins
+from pellucid.generation.request import Joins, Products
+from pellucid.kernels.row import row_product
 from pellucid.model.attention import Attention
 from pellucid.model.feed_forward import GatedFeedForward
 from pellucid.model.layers import Linear
@@ -15,7 +16,7 @@ from pellucid.model.mechanisms import KernelName
 from pellucid.model.transformer import Transformer
 
 
-def build_twin(network: Transformer, kernel: KernelName, joins: Joins) -> Transformer:
+def build_twin(network: Transformer, kernel: KernelName, joins: Joins, products: Products) -> Transformer:
     twin = network.twin(kernel)
     assert twin.decoder is not None
     for block in twin.decoder.blocks:
@@ -23,6 +24,10 @@ def build_twin(network: Transformer, kernel: KernelName, joins: Joins) -> Transf
             join_projections(block.attention)
         if joins == "all" and isinstance(block.feed_forward, GatedFeedForward):
             join_gate(block.feed_forward)
+    if products == "row":
+        for module in twin.decoder.modules():
+            if isinstance(module, Linear):
+                module.product = row_product
     return twin.eval()
 
 

@@ -37,7 +37,7 @@ def test_every_file_of_the_map_exists_and_every_source_file_is_on_it() -> None:
     assert not missing
     source = {
         path
-        for part in ("kernels", "model", "pretrained", "lens", "report")
+        for part in ("kernels", "model", "pretrained", "lens", "spectra", "generation", "figures", "report")
         for path in (ROOT / "src/pellucid" / part).glob("*.py")
         if path.name != "__init__.py"
     }
@@ -52,7 +52,16 @@ def test_the_two_commands_are_targets_and_what_ci_runs(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/trace.md", "docs/checkpoints.md"]
+    "page",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs/trace.md",
+        "docs/checkpoints.md",
+        "docs/spectra.md",
+        "docs/generate.md",
+    ],
 )
 def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", (ROOT / page).read_text()):

@@ -81,14 +81,14 @@ def generate(
 def _run(asked: Request, watch: Watch, *, streams: bool) -> tuple[list[Result], bool]:
     """The results, and whether they are whole: Ctrl-C ends the texts where they are."""
     from pellucid.cli.show_generation import Shown
-    from pellucid.generation.decode import events, results_of, search, writings_of
+    from pellucid.generation.decode import events, results_of, writings_of
 
     shown = Shown(many=len(asked.prompts) * asked.samples > 1, words=asked.model.tokenizer is not None)
     if asked.beams.count > 1:
-        results = search(asked, watch)
+        results, whole = _search(asked, watch)
         if streams:
             shown.results(results)
-        return results, True
+        return results, whole
     writings, whole = writings_of(asked), True
     try:
         for event in events(asked, writings, 1 if streams else asked.steps_between_looks, watch):
@@ -100,6 +100,20 @@ def _run(asked: Request, watch: Watch, *, streams: bool) -> tuple[list[Result], 
     if streams:
         shown.end(results)
     return results, whole
+
+
+def _search(asked: Request, watch: Watch) -> tuple[list[Result], bool]:
+    """The best texts; of a search that was interrupted, the best of those that had ended."""
+    from pellucid.generation.decode import Stopped, search
+
+    try:
+        return search(asked, watch), True
+    except Stopped as stop:
+        unfinished = [str(place) for place, result in enumerate(stop.results) if not result.continuations]
+        if unfinished:
+            which = f"prompt {unfinished[0]}" if len(unfinished) == 1 else f"prompts {', '.join(unfinished)}"
+            typer.echo(f"stopped: no text of {which} had ended yet", err=True)
+        return stop.results, False
 
 
 def _ids(text: str) -> list[int]:

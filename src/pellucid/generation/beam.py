@@ -43,6 +43,9 @@ class Texts:
     def become(self, other: Texts) -> None:
         store(list(self.tensors()), list(other.tensors()))
 
+    def copy(self) -> Texts:
+        return Texts(*(tensor.clone() for tensor in self.tensors()))
+
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.ids, self.logprobs, self.scores, self.lengths
 

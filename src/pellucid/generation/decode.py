@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 from pellucid.errors import InputError
-from pellucid.generation.beam import NEVER, Searched
+from pellucid.generation.beam import NEVER, Searched, Texts
 from pellucid.generation.lanes import Drawn
 from pellucid.generation.quantize import quantized
 from pellucid.generation.request import Beams, Prompts, Request, Run, Stop, request
@@ -14,8 +15,11 @@ from pellucid.generation.runner import Runner, begin
 from pellucid.generation.sampling import Filters
 from pellucid.generation.stats import Watch
 from pellucid.generation.text import Writing, written_text
+from pellucid.generation.twin import is_true
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
+
+_RESTING: WeakKeyDictionary[Transformer, Transformer] = WeakKeyDictionary()
 
 
 def generate(
@@ -86,11 +90,18 @@ def stream(
 
 
 def network_of(asked: Request) -> Transformer:
-    """The network that runs: on kernels that know caches, in 8 bits if asked."""
-    network = asked.model.network.with_kernel("fused")
-    if network.training:
-        network = network.twin().eval()
+    """The network that runs: on kernels that know caches, without dropout, in 8 bits if asked."""
+    network = asked.model.network
+    if network.kernel != "fused" or network.training:
+        network = _resting(network)
     return network if asked.run.quantize is None else quantized(network)
+
+
+def _resting(network: Transformer) -> Transformer:
+    """Its twin on fused kernels, made once: what was compiled or quantised for it is found again by the next call."""
+    if network not in _RESTING or not is_true(_RESTING[network], network):
+        _RESTING[network] = network.twin("fused").eval()
+    return _RESTING[network]
 
 
 def writings_of(asked: Request) -> list[Writing]:
@@ -164,26 +175,38 @@ def _result(asked: Request, place: int, found: tuple[Continuation, ...]) -> Resu
 # --- beams ---
 
 
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C during a search; `results` hold the best texts that had ended until then, which may be none."""
+
+    def __init__(self, results: list[Result]) -> None:
+        super().__init__("stopped before the search ended")
+        self.results = results
+
+
 def search(asked: Request, watch: Watch | None = None) -> list[Result]:
     watch = watch or Watch()
     if asked.stop_texts:
         raise InputError("beams end at tokens, not at stop texts: give stop tokens, or set beams 1")
-    network = network_of(asked)
-    watch.start()
-    runner = begin(asked, network)
-    _search_on(asked, runner, watch)
-    lanes = runner.lanes
-    assert isinstance(lanes, Searched)
-    return [_result(asked, place, _best(asked, lanes, place, prompt)) for place, prompt in enumerate(asked.prompts)]
+    ended: Texts | None = None
+    try:
+        network = network_of(asked)
+        watch.start()
+        for lanes in _looks(asked, begin(asked, network), watch):
+            ended = lanes.ended.copy()
+    except KeyboardInterrupt:
+        raise Stopped(_found(asked, ended)) from None
+    return _found(asked, ended)
 
 
-def _search_on(asked: Request, runner: Runner, watch: Watch) -> None:
+def _looks(asked: Request, runner: Runner, watch: Watch) -> Iterator[Searched]:
+    """Run, and show the lanes after every few steps."""
     done = 1
     while True:
         lanes = runner.lanes
         assert isinstance(lanes, Searched)
         lanes.check()
         watch.look(lanes, done)
+        yield lanes
         if bool(lanes.done) or done >= asked.max_tokens:
             return
         steps = min(asked.steps_between_looks, asked.max_tokens - done)
@@ -191,17 +214,22 @@ def _search_on(asked: Request, runner: Runner, watch: Watch) -> None:
         done += steps
 
 
-def _best(asked: Request, lanes: Searched, place: int, prompt: tuple[int, ...]) -> tuple[Continuation, ...]:
+def _found(asked: Request, ended: Texts | None) -> list[Result]:
+    prompts = enumerate(asked.prompts)
+    return [_result(asked, n, () if ended is None else _best(asked, ended, n, prompt)) for n, prompt in prompts]
+
+
+def _best(asked: Request, ended: Texts, place: int, prompt: tuple[int, ...]) -> tuple[Continuation, ...]:
     found = []
     for rank in range(asked.samples):
-        score, length = float(lanes.ended.scores[place, rank]), int(lanes.ended.lengths[place, rank])
+        score, length = float(ended.scores[place, rank]), int(ended.lengths[place, rank])
         if score <= NEVER / 2:
             continue
-        ids = lanes.ended.ids[place, rank, :length].tolist()
-        logprobs = lanes.ended.logprobs[place, rank, :length].tolist()
-        ended = ids[-1] in asked.stop_ids
+        ids = ended.ids[place, rank, :length].tolist()
+        logprobs = ended.logprobs[place, rank, :length].tolist()
+        stopped = ids[-1] in asked.stop_ids
         text = None
         if asked.model.tokenizer is not None:
-            text = written_text(asked.model, prompt, ids[:-1] if ended else ids)
-        found.append(Continuation(text, (*prompt, *ids), tuple(logprobs), score, "token" if ended else "length"))
+            text = written_text(asked.model, prompt, ids[:-1] if stopped else ids)
+        found.append(Continuation(text, (*prompt, *ids), tuple(logprobs), score, "token" if stopped else "length"))
     return tuple(found)

@@ -97,9 +97,9 @@ _COMPILED: WeakKeyDictionary[Transformer, dict[tuple[KernelName, Joins, Products
 
 def engine_for(network: Transformer, lanes: Lanes, run: Run) -> Engine:
     """The engine for lanes of this shape, going on where they are. Made anew if the network's parameters have moved."""
-    alone = len(lanes.token) == 1 and lanes.token.device.type == "cuda"
-    products: Products = ("row" if alone else "library") if run.products == "auto" else run.products
-    twins, way = _COMPILED.setdefault(network, {}), (run.kernel, run.joins, products)
+    alone = len(lanes.token) == 1 and run.products == "library"
+    joins: Joins = ("projections" if alone else "all") if run.joins == "auto" else run.joins
+    twins, way = _COMPILED.setdefault(network, {}), (run.kernel, joins, run.products)
     if way not in twins or not is_true(twins[way].twin, network):
         twins[way] = Compiled(build_twin(network, *way))
     engines = twins[way].engines

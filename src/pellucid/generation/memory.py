@@ -8,7 +8,7 @@ import torch
 
 from pellucid.errors import CacheError
 from pellucid.model.cache import cache_bytes
-from pellucid.model.config import Linear, ModelConfig
+from pellucid.model.config import ModelConfig
 
 FIRST_ROOM = 256
 
@@ -16,14 +16,6 @@ FIRST_ROOM = 256
 def first_capacity(prompt: int, max_tokens: int) -> int:
     """Room for the prompt and the first tokens, a power of two: it is doubled when it is full."""
     return 1 << (prompt + min(max_tokens, FIRST_ROOM) - 1).bit_length()
-
-
-def source_bytes(config: ModelConfig, texts: int, source: int, dtype: torch.dtype) -> int:
-    """The keys and values that cross-attention keeps of the sources."""
-    if not config.is_encoder_decoder or isinstance(config.attention, Linear):
-        return 0
-    widths = config.key_width + config.values_width
-    return config.decoder_blocks * texts * source * config.groups * widths * dtype.itemsize
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -40,16 +32,30 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def check_room(
-    config: ModelConfig, batch: int, capacity: int, dtype: torch.dtype, free: int | None, copies: int = 1
+    config: ModelConfig,
+    batch: int,
+    capacity: int,
+    dtype: torch.dtype,
+    free: int | None,
+    *,
+    copies: int = 1,
+    sources: int = 0,
 ) -> None:
-    """Refuse a cache that will not fit, with the numbers. copies: how many of it there are for a moment."""
-    needed = copies * cache_bytes(config, batch, capacity, dtype)
+    """Refuse a cache that will not fit, with the numbers.
+
+    copies: how many of it there are for a moment. sources: bytes that the keys and values of the sources take.
+    """
+    needed = copies * (cache_bytes(config, batch, capacity, dtype) + sources)
     if free is not None and needed > free:
         per_token = cache_bytes(config, 1, capacity, dtype) / capacity
+        parts = [f"{_size(per_token)} per token"]
+        if sources:
+            parts.append(f"{_size(float(sources))} for the sources")
+        if copies > 1:
+            parts.append(f"{copies} copies for a moment")
         raise CacheError(
-            f"a cache of {batch} texts of {capacity} tokens takes {_size(float(needed))} ({_size(per_token)} per token"
-            f"{f', {copies} copies for a moment' if copies > 1 else ''}), but {_size(float(free))} are free: ask for "
-            "fewer texts at once, for fewer tokens, or for a smaller dtype"
+            f"a cache of {batch} texts of {capacity} tokens takes {_size(float(needed))} ({', '.join(parts)}), but "
+            f"{_size(float(free))} are free: ask for fewer texts at once, for fewer tokens, or for a smaller dtype"
         )
 
 

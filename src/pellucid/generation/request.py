@@ -55,15 +55,16 @@ class Run:
     """How it is computed. compile: on a GPU unless told. quantize: weights in 8 bits, on a CPU.
 
     Of a compiled step: kernel: which attention kernel it runs on. joins: which of the matrices that meet the same input
-      are put side by side. products: "row" reads matrices by a kernel for one row, the choice for one text on a GPU;
-      "library" leaves them to the compiler. every: after how many tokens the host looks whether all texts have ended.
+      are put side by side; "auto" leaves gates alone for one text, where the compiler's own products are faster so.
+      products: "library" leaves them to the compiler, "row" reads matrices by our kernel for one row. every: after how
+      many tokens the host looks whether all texts have ended.
     """
 
     compile: bool | Literal["auto"] = "auto"
     quantize: Literal["int8"] | None = None
     kernel: Literal["grouped", "fused"] = "grouped"
-    joins: Joins = "all"
-    products: Products | Literal["auto"] = "auto"
+    joins: Joins | Literal["auto"] = "auto"
+    products: Products = "library"
     every: int = 16
 
 
@@ -153,12 +154,20 @@ def check_model(model: Model) -> None:
     """Only decoders that unembed write text; the others have verbs of their own."""
     verbs = {c.Tag: "model.tag(text)", c.Classify: "model.classify(text)", c.Pool: "model.embed(texts)"}
     verb = verbs.get(type(model.config.head))
+    shown = "`pellucid trace` shows its scores"
     if verb is not None:
-        raise InputError(f"this model has the head {model.config.head.kind!r} and writes no text: use {verb}")
+        raise InputError(
+            f"this model has the head {model.config.head.kind!r} and writes no text: use {verb} in Python; {shown}"
+        )
     if model.config.decoder_blocks == 0:
         raise InputError(
-            "this model is an encoder (a masked language model): it fills in tokens, and writes no text. Its scores "
-            "are model.logits(ids); `pellucid trace` shows them"
+            "this model is an encoder (a masked language model): it fills in tokens, and writes no text. Use "
+            f"model.logits(ids) in Python; {shown}"
+        )
+    if not model.config.causal:
+        raise InputError(
+            "this model's decoder sees the whole text at once (causal is off), so it cannot write on from a prompt. "
+            f"Use model.logits(ids) in Python; {shown}"
         )
 
 

@@ -16,6 +16,7 @@ from pellucid.generation.memory import check_room, first_capacity, free_bytes
 from pellucid.generation.request import Request, Run
 from pellucid.generation.sampling import dials_of, noise_keys
 from pellucid.generation.twin import lay_out_for_one_row
+from pellucid.model.cache import source_bytes
 from pellucid.model.transformer import Transformer
 
 
@@ -121,8 +122,9 @@ def begin(request: Request, network: Transformer) -> Runner:
     capacity = first_capacity(length, request.max_tokens)
     # An engine has a cache of its own, and a third stands by while its graph is captured.
     copies = 3 if request.compiles else 1
-    rows = len(lanes.token)
-    check_room(config, rows, capacity, network.tokens.weight.dtype, free_bytes(network.tokens.weight.device), copies)
+    rows, weight = len(lanes.token), network.tokens.weight
+    sources = 0 if inputs.source is None else source_bytes(config, *inputs.source.shape, weight.dtype)
+    check_room(config, rows, capacity, weight.dtype, free_bytes(weight.device), copies=copies, sources=sources)
     cache = network.new_cache(len(inputs.ids), capacity)
     memory = None
     if inputs.source is not None:

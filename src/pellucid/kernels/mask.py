@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 Bound = int | Int[Tensor, " batch"] | None
+Documents = Int[Tensor, "batch slot"] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,11 +19,13 @@ class Mask:
     prefix: None shows the future; n shows key j if j <= i or j < n. So 0 is the causal mask. One n, or one per text.
     window: shows key j if |i - j| < window.
     padding: shows key j of a text only where True.
+    documents: a number per slot; shows key j if slots i and j have the same. So texts packed in a row stay apart.
     """
 
     prefix: Bound = None
     window: int | None = None
     padding: Bool[Tensor, "batch key"] | None = None
+    documents: Documents = None
 
     @staticmethod
     def causal() -> Mask:
@@ -33,6 +36,7 @@ class Mask:
             prefix=_shorter(self.prefix, other.prefix),
             window=_narrower(self.window, other.window),
             padding=_both(self.padding, other.padding),
+            documents=_finer(self.documents, other.documents),
         )
 
     @property
@@ -43,11 +47,15 @@ class Mask:
     @property
     def is_everything(self) -> bool:
         """Every query sees every key."""
-        return self.prefix is None and self.window is None and self.padding is None
+        return self.prefix is None and self._is_plain
 
     @property
     def is_only_causal(self) -> bool:
-        return self.is_causal and self.window is None and self.padding is None
+        return self.is_causal and self._is_plain
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.window is None and self.padding is None and self.documents is None
 
     def first_keys(self, keys: int) -> Mask:
         """The same mask over the first `keys` keys alone."""
@@ -69,6 +77,9 @@ class Mask:
             allowed = _both(allowed, ((key <= slot) | (key < shown)).reshape(-1, 1, queries, keys))
         if self.window is not None and max(offset + queries, keys - offset) > self.window:
             allowed = _both(allowed, ((slot - key).abs() < self.window)[None, None])
+        if self.documents is not None:
+            own = self.documents[:, None, offset : offset + queries, None]
+            allowed = _both(allowed, own == self.documents[:, None, None, :keys])
         return allowed
 
 
@@ -84,6 +95,13 @@ def _narrower(a: int | None, b: int | None) -> int | None:
     if a is None or b is None:
         return b if a is None else a
     return min(a, b)
+
+
+def _finer(a: Documents, b: Documents) -> Documents:
+    """Numbers that are equal where both are."""
+    if a is None or b is None:
+        return b if a is None else a
+    return (a - a.min()) * (b.max() - b.min() + 1) + b - b.min()
 
 
 def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.errors import InputError
+from pellucid.errors import InputError, KernelError
 from pellucid.kernels import reference
 from pellucid.kernels.mask import Mask
 from pellucid.kernels.reference import Key, Query
@@ -224,6 +224,8 @@ def _inside(part: slice, length: int, what: str) -> slice:
 
 
 def _check(query: Query, key: Key, view: View) -> None:
+    if view.mask.documents is not None:
+        raise KernelError("an operator is of one text, but the mask packs several documents in a row: give them one by one")
     if query.shape[1] % key.shape[1]:
         raise InputError(f"{query.shape[1]} heads cannot share {key.shape[1]} groups of keys: use a divisor")
     sizes, wanted = (query.shape[-2], key.shape[-2]), (view.queries, view.keys)

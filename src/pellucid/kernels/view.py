@@ -102,6 +102,7 @@ class View:
         from torch.nn.attention.flex_attention import create_block_mask
 
         prefix, window, padding, offset = self.mask.prefix, self.mask.window, self.mask.padding, self.offset
+        documents = self.mask.documents
         if self.mask.is_everything:
             return None
 
@@ -113,9 +114,11 @@ class View:
                 seen = seen & ((column <= slot) | (column < shown))
             if window is not None:
                 seen = seen & ((slot - column).abs() < window)
+            if documents is not None:
+                seen = seen & (documents[text, slot] == documents[text, column])
             return seen if padding is None else seen & padding[text, column]
 
-        texts = next((x.shape[0] for x in (padding, prefix) if isinstance(x, Tensor)), None)
+        texts = next((x.shape[0] for x in (padding, documents, prefix) if isinstance(x, Tensor)), None)
         return create_block_mask(allowed, texts, None, self.queries, self.keys, device=self.device)
 
     @property

@@ -286,6 +286,14 @@ def places_of(
     return (padding.cumsum(-1) - 1).clamp(min=0)[:, offset:]
 
 
+def places_in_documents(documents: Int[Tensor, "batch token"]) -> Int[Tensor, "batch token"]:
+    """The position of each slot in its own document: those of a document stand side by side."""
+    slots = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    begins = torch.ones_like(documents, dtype=torch.bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return slots - slots.masked_fill(~begins, 0).cummax(1).values
+
+
 def prefix_slots(prefix: Bound, padding: Bool[Tensor, "batch key"] | None) -> Bound:
     """How many leading slots hold a prefix: padding on the left of a text comes before its tokens."""
     if padding is None or prefix is None or (isinstance(prefix, int) and prefix == 0):
@@ -296,15 +304,28 @@ def prefix_slots(prefix: Bound, padding: Bool[Tensor, "batch key"] | None) -> Bo
 def cache_bytes(config: c.ModelConfig, batch: int, capacity: int, dtype: torch.dtype) -> int:
     """What a cache takes: 2 x blocks x key-value heads x head width x bytes per token, less where windows are short.
 
-    Linear attention takes the same whatever the capacity. A source's keys and values come on top, as long as it is.
+    Linear attention takes the same whatever the capacity. A source's keys and values come on top: see `source_bytes`.
     """
     if isinstance(config.attention, c.Linear):
-        exact = torch.promote_types(dtype, torch.float32).itemsize
-        state = config.heads * c.feature_width(config) * (config.values_width + 1)
-        return config.decoder_blocks * batch * state * exact
+        return _state_bytes(config, batch, dtype)
     windows = [config.window_of(block) for block in range(config.decoder_blocks)]
     slots = sum(capacity if window is None else min(capacity, window) for window in windows)
     return slots * batch * config.groups * (config.key_width + config.values_width) * dtype.itemsize
+
+
+def source_bytes(config: c.ModelConfig, texts: int, source: int, dtype: torch.dtype) -> int:
+    """What cross-attention keeps of the sources of so many texts; nothing where there is no encoder."""
+    if not config.is_encoder_decoder:
+        return 0
+    if isinstance(config.attention, c.Linear):
+        return _state_bytes(config, texts, dtype)
+    widths = config.key_width + config.values_width
+    return config.decoder_blocks * texts * source * config.groups * widths * dtype.itemsize
+
+
+def _state_bytes(config: c.ModelConfig, batch: int, dtype: torch.dtype) -> int:
+    state = config.heads * c.feature_width(config) * (config.values_width + 1)
+    return config.decoder_blocks * batch * state * torch.promote_types(dtype, torch.float32).itemsize
 
 
 def _own_part(

@@ -33,9 +33,16 @@ class UnembedHead(nn.Module):
         self.bias = nn.Parameter(torch.empty(config.vocab)) if part.bias else None
 
     def forward(self, x: Tokens, table: Table, padding: Padding) -> Float[Tensor, "batch token vocab"]:
+        return functional.linear(self.rows(x), self.matrix(table), self.bias)
+
+    def rows(self, x: Tokens) -> Tokens:
+        """What the matrix is multiplied with: training does so a few rows at a time."""
         if self.activation is not None:
             x = self.norm(self.activation(self.dense(x)))
-        return functional.linear(self.scale(x), table if self.weight is None else self.weight, self.bias)
+        return self.scale(x)
+
+    def matrix(self, table: Table) -> Table:
+        return table if self.weight is None else self.weight
 
 
 class TagHead(nn.Module):

@@ -296,8 +296,9 @@ def _needs_no_flex(kernel: KernelName, mechanism: str) -> None:
 
 def _refuse(mask: Mask, *, causal: bool, mechanism: str) -> None:
     """Sums over keys can leave out padding and, where they run along the text, the future: nothing else."""
-    if mask.window is not None or (mask.prefix is not None and not (causal and mask.is_causal)):
-        hidden = "a window" if mask.window is not None else f"the future after a prefix of {mask.prefix}"
+    future = mask.prefix is not None and not (causal and mask.is_causal)
+    if future or mask.window is not None or mask.documents is not None:
+        hidden = f"the future after a prefix of {mask.prefix}" if future else "a window or other documents of a row"
         raise KernelError(f"{mechanism} cannot hide {hidden}: its sums run over all keys. Use softmax attention.")
 
 

@@ -9,12 +9,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from pellucid.errors import InputError
-from pellucid.kernels.mask import Bound, Mask
+from pellucid.kernels.mask import Bound, Documents, Mask
 from pellucid.kernels.view import View
 from pellucid.model import config as c
 from pellucid.model import inputs
 from pellucid.model.attention import Memory, Tokens
-from pellucid.model.cache import Cache, places_of, prefix_slots
+from pellucid.model.cache import Cache, places_in_documents, places_of, prefix_slots
 from pellucid.model.embedding import Embedding
 from pellucid.model.heads import build_head
 from pellucid.model.init import initialize
@@ -85,6 +85,30 @@ class Transformer(nn.Module):
         memory = self.encode(ids, padding=padding, segments=segments)
         return self._decode(target, memory, padding, target_padding, None, prefix, cache)
 
+    def states(
+        self,
+        ids: Ids,
+        target: Int[Tensor, "batch target"] | None = None,
+        *,
+        padding: Padding = None,
+        target_padding: Bool[Tensor, "batch target"] | None = None,
+        documents: Documents = None,
+    ) -> Tokens:
+        """What the head reads: training applies it a few rows at a time.
+
+        documents: a number per slot of a decoder without encoder; slots with the same number are a text of their own.
+        """
+        if self.decoder is None:
+            self._refuse(target=target, target_padding=target_padding, documents=documents)
+            return self.encode(ids, padding=padding)
+        if self.encoder is None:
+            self._refuse(target=target, target_padding=target_padding)
+            return self._decoded(ids, None, None, padding, None, None, None, documents)[0]
+        self._refuse(documents=documents)
+        assert target is not None
+        memory = self.encode(ids, padding=padding)
+        return self._decoded(target, memory, padding, target_padding, None, None, None)[0]
+
     def encode(self, ids: Ids, *, padding: Padding = None, segments: Ids | None = None) -> Memory:
         """The encoder's states, after its final norm."""
         if self.encoder is None:
@@ -151,6 +175,23 @@ class Transformer(nn.Module):
         cache: Cache | None,
         last: bool = False,
     ) -> Scores:
+        x, padding = self._decoded(ids, memory, source_padding, padding, segments, prefix, cache)
+        if last:
+            return self._answer(x[:, -1:], None if padding is None else padding[:, -1:])
+        return self._answer(x, padding)
+
+    def _decoded(
+        self,
+        ids: Ids,
+        memory: Memory | None,
+        source_padding: Bool[Tensor, "batch source"] | None,
+        padding: Padding,
+        segments: Ids | None,
+        prefix: Bound,
+        cache: Cache | None,
+        documents: Documents = None,
+    ) -> tuple[Tokens, Padding]:
+        """The states after the last norm, and the padding of these tokens."""
         assert self.decoder is not None
         inputs.check_padding(padding, ids)
         batch, tokens = ids.shape
@@ -162,16 +203,15 @@ class Transformer(nn.Module):
         inputs.check_one_run(padding)
         inputs.check_prefix(prefix, padding, offset, tokens, cached=cache is not None)
         prefix = prefix_slots(prefix, padding)
-        places = places_of(padding, tokens, offset, ids.device)
+        places = places_of(padding, tokens, offset, ids.device) if documents is None else places_in_documents(documents)
         x = self._embed(self.decoder, self.embedding, self.tokens(ids), places, segments, offset)
-        mask = Mask(prefix=(0 if prefix is None else prefix) if self.config.causal else None, padding=padding)
+        shown = (0 if prefix is None else prefix) if self.config.causal else None
+        mask = Mask(prefix=shown, padding=padding, documents=documents)
         memory, sight = self._memory(x, memory, source_padding, cache)
         x = self.final(self.decoder(x, mask, places, memory, sight, cache))
         if cache is not None:
             cache.advance(tokens)
-        if last:
-            return self._answer(x[:, -1:], None if padding is None else padding[:, -1:])
-        return self._answer(x, None if padding is None else padding[:, offset:])
+        return x, None if padding is None else padding[:, offset:]
 
     def predict(self, *arguments: Tensor, **options: Any) -> Scores:
         """The probabilities that the scores stand for; the arguments are those of `forward`."""

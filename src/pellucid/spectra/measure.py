@@ -81,7 +81,11 @@ def spectrum(
     try:
         work.run(model.network, ids, measured, "")
         if baseline:
-            random = Transformer(model.config, seed=seed).to(model.device, model.dtype).eval()
+            random = (
+                Transformer(model.config, seed=derived_seed(seed, "random weights"))
+                .to(model.device, model.dtype)
+                .eval()
+            )
             work.run(random, ids, twins, ", random weights")
     except KeyboardInterrupt:
         raise Stopped(result()) from None
@@ -124,7 +128,7 @@ class _Work:
                 spectrum = head_spectrum(operator, self.effort, method=self.method, seed=self._seed(place, head))
                 self._add(found, place, head, index, Measured(spectrum, statistics(operator)), own)
 
-        watch(network, texts, seen)
+        watch(network, texts, seen, last=self.selected[-1][0])
 
     def _run_formed(self, network: Transformer, texts: tuple[Tensor, ...], index: int, found: list[Head]) -> None:
         """Mechanisms that are not a softmax: the reference kernel forms their weights."""
@@ -167,8 +171,12 @@ class _Work:
 
     def _seed(self, place: Place, head: int) -> int:
         """A draw of its own for every head, the same in whichever process it is measured."""
-        name = f"{self.seed}/{place.stack}/{place.block}/{place.kind}/{head}"
-        return int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "big")
+        return derived_seed(self.seed, place.stack, place.block, place.kind, head)
+
+
+def derived_seed(*parts: int | str) -> int:
+    """A seed of its own for every use. Weights that were drawn from a seed would be their own baseline without it."""
+    return int.from_bytes(blake2b("/".join(map(str, parts)).encode(), digest_size=7).digest(), "big")
 
 
 def _ids(model: Model, text: Text, context: int | None) -> tuple[Tensor, ...]:

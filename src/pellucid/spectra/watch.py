@@ -46,10 +46,10 @@ def places(network: Transformer) -> dict[Place, Attention]:
 
 
 @torch.no_grad()
-def watch(network: Transformer, texts: tuple[Tensor, ...], watcher: Watcher) -> None:
-    """Run the network on its texts, and show each attention's queries and keys to the watcher."""
+def watch(network: Transformer, texts: tuple[Tensor, ...], watcher: Watcher, last: Place | None = None) -> None:
+    """Run the network on its texts as far as `last`, and show each attention's queries and keys to the watcher."""
     attentions = places(network)
-    with _watched(attentions, watcher, last=list(attentions)[-1]):
+    with _watched(attentions, watcher, last=last or list(attentions)[-1]):
         try:
             network(*texts)
         except _SeenAll:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import resource
 import subprocess
 import sys
 import time
@@ -250,7 +249,9 @@ def _peak(device: torch.device) -> float:
     """In GiB: of the device, or of the whole process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**30
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    # Not getrusage: a new process inherits its parent's figure.
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 2**20
 
 
 def on_cpu(device: torch.device) -> Iterator[Row]:

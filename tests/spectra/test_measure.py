@@ -17,7 +17,7 @@ from pellucid.model import config as c
 from pellucid.model.presets import PRESETS, preset
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
-from pellucid.spectra.measure import Selection, Share, spectrum
+from pellucid.spectra.measure import Selection, Share, derived_seed, spectrum
 from pellucid.spectra.spectrum import Effort, spectrum_of_matrix
 from pellucid.spectra.statistics import statistics_of_matrix
 from pellucid.spectra.watch import places, watch
@@ -142,7 +142,7 @@ def test_the_baseline_is_the_same_measurement_of_random_weights():
     model = model_of("tiny-gpt2")
     text = text_of(model)
     found = spectrum(model, text, seed=5)
-    random = Model(model.config, Transformer(model.config, seed=5).eval())
+    random = Model(model.config, Transformer(model.config, seed=derived_seed(5, "random weights")).eval())
     assert [head.baseline for head in found.heads] == [
         head.measured for head in spectrum(random, text, seed=5, baseline=False).heads
     ]

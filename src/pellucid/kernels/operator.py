@@ -195,6 +195,7 @@ def cut(view: View, rows: slice, columns: slice) -> View:
 
 def one_head(query: Query, key: Key, view: View, text: int, head: int) -> tuple[OneQuery, OneKey, View]:
     """One head of one text, as a batch of one."""
+    _refuse_documents(view.mask)
     mask, group = view.mask, head * key.shape[1] // query.shape[1]
     prefix = int(mask.prefix[text]) if isinstance(mask.prefix, Tensor) else mask.prefix
     padding = None if mask.padding is None else mask.padding[text : text + 1]
@@ -223,9 +224,13 @@ def _inside(part: slice, length: int, what: str) -> slice:
     return slice(start, stop)
 
 
+def _refuse_documents(mask: Mask) -> None:
+    if mask.documents is not None:
+        raise KernelError("an operator is of one text, but this mask packs documents in a row: give them one by one")
+
+
 def _check(query: Query, key: Key, view: View) -> None:
-    if view.mask.documents is not None:
-        raise KernelError("an operator is of one text, but the mask packs several documents in a row: give them one by one")
+    _refuse_documents(view.mask)
     if query.shape[1] % key.shape[1]:
         raise InputError(f"{query.shape[1]} heads cannot share {key.shape[1]} groups of keys: use a divisor")
     sizes, wanted = (query.shape[-2], key.shape[-2]), (view.queries, view.keys)

@@ -92,9 +92,7 @@ class _Head:
         keys = keys_seen(self.view, rows)
         scores = torch.mm(self.query[rows], self.key[keys].T, out=self._scratch(0, rows, keys))
         self._add_bias(scores, rows, keys)
-        hidden = self._hidden(rows, keys)
-        if hidden is not None:
-            scores.masked_fill_(hidden, -torch.inf)
+        self._hide(scores, rows, keys, -torch.inf)
         if scores.shape[1] == 0:
             scores, keys = scores.new_full((scores.shape[0], 1), -torch.inf), slice(keys.start, keys.start + 1)
         largest = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
@@ -115,9 +113,9 @@ class _Head:
         room = self._scratch(0, rows, keys)
         below = torch.addmm(-lse[:, None], self.query[rows], self.key[keys].T, out=room)
         self._add_bias(below, rows, keys)
-        hidden = self._hidden(rows, keys)
         weights = below.exp_()
-        return weights if hidden is None else weights.masked_fill_(hidden, 0)
+        self._hide(weights, rows, keys, 0)
+        return weights
 
     def _scratch(self, use: int, rows: slice, keys: slice) -> Float[Tensor, "rows keys"]:
         height, width = rows.stop - rows.start, keys.stop - keys.start
@@ -132,9 +130,15 @@ class _Head:
         if bias is not None:
             scores += bias[0, 0]
 
-    def _hidden(self, rows: slice, keys: slice) -> Tensor | None:
-        allowed = None if sees_all(self.view, rows, keys) else cut(self.view, rows, keys).allowed
-        return None if allowed is None else ~allowed[0, 0]
+    def _hide(self, strip: Float[Tensor, "rows keys"], rows: slice, keys: slice, value: float) -> None:
+        """Put a value where the mask hides the key."""
+        if sees_all(self.view, rows, keys):
+            return
+        own_rows, own_keys = may_be_hidden(self.view, rows, keys)
+        allowed = cut(self.view, own_rows, own_keys).allowed
+        if allowed is not None:
+            part = strip[: own_rows.stop - rows.start, own_keys.start - keys.start :]
+            part.masked_fill_(~allowed[0, 0], value)
 
 
 def keys_seen(view: View, rows: slice) -> slice:
@@ -169,6 +173,14 @@ def sees_all(view: View, rows: slice, keys: slice) -> bool:
     past = view.mask.prefix is None or keys.stop <= max(first + 1, int(view.mask.prefix))
     near = view.mask.window is None or max(last - keys.start, keys.stop - 1 - first) < view.mask.window
     return past and near
+
+
+def may_be_hidden(view: View, rows: slice, keys: slice) -> tuple[slice, slice]:
+    """The first of these rows and the last of these keys, outside of which every row sees every key."""
+    if view.mask.padding is not None or view.mask.window is not None or view.mask.prefix is None:
+        return rows, keys
+    first_hidden = max(rows.start + view.offset + 1, int(view.mask.prefix), keys.start)
+    return slice(rows.start, min(rows.stop, keys.stop - 1 - view.offset)), slice(first_hidden, keys.stop)
 
 
 def _widened(x: Float[Tensor, "batch heads length columns"]) -> Float[Tensor, "batch heads length wider"]:

@@ -92,7 +92,7 @@ class WindowAndSinks(Alteration):
 
     @property
     def name(self) -> str:
-        return f"window {self.window} + {self.sinks} sinks"
+        return f"window {self.window} + {self.sinks} sink{'s'[: self.sinks != 1]}"
 
     def change(self, x: Kept) -> Kept:
         return x
@@ -114,7 +114,7 @@ class Int8(Alteration):
 
     @property
     def name(self) -> str:
-        return "int8, scale per head and token"
+        return "int8"
 
     def change(self, x: Kept) -> Kept:
         exact = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -173,7 +173,7 @@ class Comparison:
 
     def _figures(self, scores: Float[Tensor, "rest vocab"]) -> dict[str, float]:
         total, largest, divergence, same = 0.0, 0.0, 0.0, 0
-        for old, new in zip(self.scores.split(_ROWS), scores.split(_ROWS), strict=True):
+        for old, new in zip(torch.split(self.scores, _ROWS), torch.split(scores, _ROWS), strict=True):
             difference = (new - old).abs()
             total += float(difference.double().sum())
             largest = max(largest, float(difference.max()))

@@ -1,11 +1,10 @@
-"""What a model keeps of a text: how many bytes, whether keys and values are low-rank, and what keeping less would do."""
+"""What a model keeps of a text: how many bytes, whether keys and values are low-rank, and what keeping less does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from hashlib import blake2b
 
 import torch
 from jaxtyping import Float, Int
@@ -18,13 +17,14 @@ from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
 from pellucid.spectra.kv_changes import Alteration, Comparison, Int8, LowRank, WindowAndSinks, directions
 from pellucid.spectra.kv_results import CachedHead, Growth, KvReport, PartSpectrum, Room
+from pellucid.spectra.measure import derived_seed
 from pellucid.spectra.rank import ranks_of
 
 LONGEST = 131_072  # tokens: where a model names no context
 TAUS = (0.9, 0.95, 0.99)
 _FEWEST = 4  # tokens: two to keep, two to read after them
 
-Ids = Int[Tensor, "1 token"]
+Ids = Int[Tensor, "1 _"]  # a source and its text differ in length
 Text = str | Sequence[int] | tuple[str | Sequence[int], str | Sequence[int]]
 
 
@@ -56,7 +56,9 @@ def kv_report(
     keeps_tokens = not isinstance(model.config.attention, c.Linear)
     heads = list(_heads(network, texts, tau)) if keeps_tokens else []
     if baseline and heads:
-        random = Transformer(model.config, seed=_other_seed(seed)).to(model.device, model.dtype).eval()
+        random = (
+            Transformer(model.config, seed=derived_seed(seed, "random weights")).to(model.device, model.dtype).eval()
+        )
         twins = _heads(random, texts, tau)
         heads = [replace(head, baseline=twin.measured) for head, twin in zip(heads, twins, strict=True)]
     comparison = None
@@ -124,18 +126,15 @@ def _alterations(
         ranks = [max(width // part, 1) for part in (8, 4, 2)]
     for rank in ranks:
         if rank > width:
-            raise InputError(f"rank {rank} is above the width {width} of a head, which is full rank: give {width} at most")
+            raise InputError(
+                f"rank {rank} is above the width {width} of a head, which is full rank: give {width} at most"
+            )
     shown = max(cached // 4, 1) if window is None else window
     return [*map(LowRank, dict.fromkeys(ranks)), WindowAndSinks(shown, sinks), Int8()]
 
 
 def _on_fused_kernels(network: Transformer) -> Transformer:
     return network if network.kernel == "fused" and not network.training else network.twin("fused").eval()
-
-
-def _other_seed(seed: int) -> int:
-    """Derived, so that a model that was itself drawn from this seed is not its own baseline."""
-    return int.from_bytes(blake2b(f"baseline of {seed}".encode(), digest_size=7).digest(), "big")
 
 
 # --- bytes ---
@@ -229,6 +228,4 @@ def _notes(config: c.ModelConfig) -> Iterator[str]:
             f"{'/'.join(str(window) for window in sorted(set(windows)))} tokens."
         )
     if config.is_encoder_decoder:
-        yield (
-            "The keys and values of the source (cross) change in rank and in bits too; a window leaves them whole."
-        )
+        yield "The keys and values of the source (cross) change in rank and in bits too; a window leaves them whole."

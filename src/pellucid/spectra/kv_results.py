@@ -70,8 +70,8 @@ class Change:
     """What altering the cache did to the scores of the tokens after it.
 
     bytes: what the altered cache takes; of: what it took before.
-    mean, largest: of the absolute changes of the scores. divergence: KL of the altered from the unaltered distribution,
-      in nats, mean over tokens. loss: how much the loss rose, in nats per token. agreement: how often the likeliest
+    mean, largest: of the absolute changes of the scores. divergence: KL(unaltered || altered) of the distributions, in
+      nats, mean over tokens. loss: how much the loss rose, in nats per token. agreement: how often the likeliest
       token stayed the same.
     """
 

@@ -65,7 +65,7 @@ def spectrum(
     """
     if not texts:
         raise InputError("no text came: give at least one")
-    ids = [_ids(model, text, context) for text in texts]
+    ids = [text_ids(model, text, context) for text in texts]
     selected = [(place, h) for place in places(model.network) for h in range(model.config.heads) if only.has(place, h)]
     if not selected:
         raise InputError(f"no head is left of {only}: this model has {_extent(model.config)}")
@@ -179,7 +179,8 @@ def derived_seed(*parts: int | str) -> int:
     return int.from_bytes(blake2b("/".join(map(str, parts)).encode(), digest_size=7).digest(), "big")
 
 
-def _ids(model: Model, text: Text, context: int | None) -> tuple[Tensor, ...]:
+def text_ids(model: Model, text: Text, context: int | None) -> tuple[Tensor, ...]:
+    """The ids of a text, or of both of a pair: the first `context` of them."""
     both = model.config.is_encoder_decoder
     if both != isinstance(text, tuple):
         raise InputError(

@@ -28,8 +28,8 @@ PROBES, LANCZOS_STEPS, FAILURE = 32, 6, 1e-8
 class Effort:
     """How far to go.
 
-    top: how many singular values must have settled, to a relative change of `settled` in one step; 64, or all of fewer,
-      unless given.
+    top: how many singular values must have settled: their relative errors, estimated from how fast they still change,
+      are below `settled`. 64, or all of fewer, unless given.
     narrow: brackets may be this share of their upper end wide.
     budget: the most columns of the basis. block: how many it grows by.
     certify: spend products on raising the lower ends of brackets that are not narrow. density: and on the whole spread.
@@ -116,19 +116,18 @@ def free_spectrum(operator: AttentionOperator, effort: Effort = Effort(), *, see
         raise InputError("every query of this head may look at nothing, so it has no spectrum: check the mask")
     block = effort.block or (128 if operator.query.device.type == "cuda" else 64)
     top = effort.top_of(min(operator.view.queries, operator.view.keys))
-    floor = 2 * torch.finfo(torch.promote_types(operator.query.dtype, torch.float32)).eps
+    settling = _Settling(top, 2 * torch.finfo(torch.promote_types(operator.query.dtype, torch.float32)).eps)
     krylov = Krylov(operator, block=block, budget=effort.budget, generator=generator)
-    known, before, settled = _known(operator, krylov, energy), torch.zeros(0, dtype=torch.float64), False
+    known, settled = _known(operator, krylov, energy), False
     while not krylov.exhausted:
         size = krylov.size
         krylov.extend()
         if size < krylov.size < top and not krylov.exhausted:
             continue
         known = _known(operator, krylov, energy)
-        settled = krylov.size == size or _settled(known.values[:top], before[:top], effort, floor)
+        settled = settling.error_of(known.values) <= effort.settled or krylov.size == size
         if settled and krylov.size >= top and all(_is_narrow(known.bracket(tau), effort) for tau in effort.tau):
             break
-        before = known.values
     if effort.certify and not all(_is_narrow(known.bracket(tau), effort) for tau in effort.tau):
         known = _certify(operator, krylov, known, generator)
     density = lanczos_density(operator, generator) if effort.density else None
@@ -205,8 +204,22 @@ def _is_narrow(bracket: tuple[int, int], effort: Effort) -> bool:
     return high - low <= max(effort.narrow * high, 1)
 
 
-def _settled(values: Tensor, before: Tensor, effort: Effort, floor: float) -> bool:
-    """floor: how far rounding alone moves a value in a step, as a share of the largest."""
-    if len(before) != len(values):
-        return False
-    return bool(((values - before).abs() <= effort.settled * values + floor * values[0]).all())
+@dataclass
+class _Settling:
+    """Watches the top values from step to step. floor: how far rounding moves a value, as a share of the largest."""
+
+    top: int
+    floor: float
+    before: Tensor | None = None
+    change: float = math.inf
+
+    def error_of(self, values: Tensor) -> float:
+        """The largest relative error that is left, if the changes go on shrinking as they last did."""
+        now, before, last = values[: self.top], self.before, self.change
+        self.before = now
+        if before is None or len(before) != len(now):
+            return math.inf
+        moved = ((now - before).abs() - self.floor * now[0]).clamp(min=0)
+        self.change = float((moved / now.clamp(min=torch.finfo(now.dtype).tiny)).max())
+        ratio = min(self.change / last, 0.95) if last > 0 else 0.0
+        return self.change * ratio / (1 - ratio) if math.isfinite(last) else 19 * self.change

@@ -84,6 +84,7 @@ def weight_spectra(
     baseline_seed: the same for a network of this config with random weights drawn from this seed; None for none.
     """
     heads = []
+    network = network.plain()
     for name, stack in (("encoder", network.encoder), ("decoder", network.decoder)):
         for index, block in enumerate(() if stack is None else stack.blocks):
             heads += _of_sublayer(block.attention, name, index, "self", tau)

@@ -9,9 +9,10 @@ from unittest.mock import patch
 
 import pytest
 
+from pellucid.generation.beam import Searched
 from pellucid.generation.decode import generate
 from pellucid.generation.request import Stop
-from pellucid.model.config import Tag
+from pellucid.model.config import Classify, Head, Pool, Tag, Unembed
 from pellucid.model.presets import preset
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
@@ -130,11 +131,50 @@ def test_an_interrupted_stream_prints_what_there_is(folder: Path, as_json: bool)
         assert done.stdout == f"{wanted.text}\n"
 
 
+def stopping_after(count: int) -> Any:
+    """Ctrl-C in the middle of a step of a beam search, after so many were taken."""
+    go_on, steps = Searched._go_on, iter(range(count))
+
+    def interrupted(self: Searched, *arguments: Any) -> None:
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        go_on(self, *arguments)
+
+    return patch.object(Searched, "_go_on", interrupted)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_interrupted_search_prints_the_best_text_that_had_ended(folder: Path, as_json: bool):
+    model = load(folder)
+    token = generate(model, "the cat", max_tokens=2, beams=3)[0].ids[3]
+    wanted = generate(model, "the cat", max_tokens=12, beams=3, stop=Stop(tokens=(token,)))[0]
+    options = ["--max-tokens", "12", "--beams", "3", "--stop-token", str(token), *(["--json"] if as_json else [])]
+    with stopping_after(len(wanted.logprobs)):
+        done = run("generate", folder, "the cat", *options)
+    assert (done.returncode, done.stderr) == (130, "")
+    if as_json:
+        assert json.loads(done.stdout) == [wanted.to_json()]
+    else:
+        assert done.stdout == f"{wanted.text}\n"
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_an_interrupted_search_says_that_nothing_has_ended(folder: Path, steps: int):
+    with stopping_after(steps):
+        done = run("generate", folder, "the cat", "a b", "--max-tokens", "9", "--beams", "2")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "stopped: no text of prompts 0, 1 had ended yet\n"
+    with stopping_after(steps):
+        done = run("generate", folder, "the cat", "--max-tokens", "9", "--beams", "2", "--json")
+    assert json.loads(done.stdout)[0]["continuations"] == []
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--max-tokens", "0"], "max_tokens is 0: give 1 or more"),
         (["--max-tokens", "50"], "do not fit in the model's 20 positions"),
+        (["a " * 21], "a prompt has 21 tokens, but the model has 20 positions"),
         (["--temperature", "-1"], "temperature is -1.0"),
         (["--stop-token", "nope"], "stop token 'nope' is not in the vocabulary"),
         (["--top-p", "2"], "top_p is 2.0"),
@@ -151,9 +191,19 @@ def test_an_empty_prompt_is_refused(folder: Path):
     assert "prompt 0 is empty" in run("generate", folder, "").stderr
 
 
-def test_an_encoder_says_which_verb_fits(tmp_path: Path):
-    config = preset("tiny-bert").model_copy(update={"head": Tag(labels=2)})
-    save(Model(config, Transformer(config, seed=0).eval()), tmp_path / "tagger")
-    done = run("generate", tmp_path / "tagger", "5 6", "--ids")
-    assert done.returncode == 2
-    assert "use model.tag(text)" in done.stderr
+@pytest.mark.parametrize(
+    ("head", "verb"),
+    [
+        (Tag(labels=2), "model.tag(text)"),
+        (Classify(labels=2), "model.classify(text)"),
+        (Pool(), "model.embed(texts)"),
+        (Unembed(), "model.logits(ids)"),
+    ],
+)
+def test_an_encoder_says_which_verb_and_which_command_fit(tmp_path: Path, head: Head, verb: str):
+    config = preset("tiny-bert").model_copy(update={"head": head})
+    save(Model(config, Transformer(config, seed=0).eval()), tmp_path / "encoder")
+    done = run("generate", tmp_path / "encoder", "5 6", "--ids")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"se {verb} in Python; `pellucid trace` shows its scores" in done.stderr
+    assert run("trace", tmp_path / "encoder", "5 6", "--ids").returncode == 0

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from dataclasses import replace
+from weakref import ref
+
 import pytest
 import torch
 
@@ -9,7 +13,9 @@ import pellucid
 from pellucid.generation import memory
 from pellucid.generation.decode import generate, stream
 from pellucid.generation.request import Beams, Run, Stop
+from pellucid.generation.runner import resting
 from pellucid.generation.sampling import Filters
+from pellucid.model.mechanisms import KernelName
 
 from .models import ALL, END, MECHANISMS, PROMPTS, ids, model, writer
 
@@ -123,6 +129,28 @@ def test_a_network_in_training_writes_without_dropout_and_stays_in_training():
     assert ids(generate(opened, PROMPTS, max_tokens=6)) == ids(wanted)
     assert opened.network.training
     assert dropping.dropout == 0.5
+
+
+@pytest.mark.parametrize("kernel", ["fused", "reference", "flex"])
+def test_a_network_that_needs_a_twin_gets_one_once(kernel: KernelName):
+    opened = model("tiny-gpt2")
+    wanted = generate(opened, PROMPTS, max_tokens=4)
+    other = replace(opened, network=opened.network.twin(kernel).train(kernel == "fused"))
+    assert ids(generate(other, PROMPTS, max_tokens=4)) == ids(wanted)
+    twin = resting(other.network)
+    assert resting(other.network) is twin
+    assert (twin.kernel, twin.training, twin.tokens.weight is other.network.tokens.weight) == ("fused", False, True)
+    other.network.tokens.weight = torch.nn.Parameter(other.network.tokens.weight.detach().clone())
+    assert resting(other.network) is not twin
+    assert resting(opened.network) is opened.network
+
+
+def test_a_twin_goes_with_its_network():
+    network = model("tiny-gpt2").network.train()
+    twin = ref(resting(network))
+    del network
+    gc.collect()
+    assert twin() is None
 
 
 def test_weights_keep_their_values_when_they_are_laid_out_anew():

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from pellucid.errors import CacheError, InputError
+from pellucid.generation import runner
 from pellucid.generation.decode import generate, stream
-from pellucid.generation.memory import check_room, first_capacity, free_bytes, source_bytes
+from pellucid.generation.memory import check_room, first_capacity, free_bytes
 from pellucid.generation.request import Beams, Run, Stop
 from pellucid.model import config as c
-from pellucid.model.cache import cache_bytes
+from pellucid.model.cache import cache_bytes, source_bytes
 from pellucid.model.presets import preset
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
@@ -104,6 +105,14 @@ def test_encoders_answer_with_their_own_verbs(head: c.Head, message: str):
         generate(Model(config, Transformer(config)), [[5, 6]])
 
 
+def test_a_model_that_is_not_causal_writes_without_a_cache_only():
+    config = preset("tiny-gpt2").model_copy(update={"causal": False})
+    opened = Model(config, network(config))
+    with pytest.raises(InputError, match=r"is not causal: .* Use cache=False \(--no-cache\)"):
+        generate(opened, [[5, 6]])
+    assert len(generate(opened, [[5, 6]], cache=False, max_tokens=3)[0].ids) == 5
+
+
 def test_an_encoder_decoder_without_a_start_token_is_refused():
     config = preset("tiny-t5")
     with pytest.raises(InputError, match="no decoder_start_token_id"):
@@ -158,5 +167,25 @@ def test_free_memory_is_known_here():
 def test_room_is_a_power_of_two_for_the_prompt_and_the_first_tokens():
     assert first_capacity(5, 3) == 8
     assert first_capacity(100, 10_000) == 512
-    assert source_bytes(preset("tiny-t5"), 2, 10, torch.float32) == 2 * 2 * 10 * 2 * 4 * 8 * 4
+
+
+@pytest.mark.parametrize("name", ["tiny-t5", "tiny-original", "both linear", "both relu"])
+def test_the_formula_is_what_a_source_takes(name: str):
+    opened = model(name)
+    cache, source = opened.network.new_cache(2, 4), torch.full((2, 10), 5)
+    opened.network.decode(torch.zeros(2, 1, dtype=torch.long), opened.network.encode(source), cache=cache)
+    taken = sum(tensor.nbytes for tensor in cache.tensors()) - sum(tensor.nbytes for tensor in cache.own_tensors())
+    assert source_bytes(opened.config, 2, 10, torch.float64) == taken
     assert source_bytes(MECHANISMS["window"], 2, 10, torch.float32) == 0
+
+
+@pytest.mark.parametrize("how", [{}, {"beams": 3}])
+def test_the_source_counts_when_room_is_looked_for(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    opened = model("tiny-t5")
+    own = cache_bytes(opened.config, 2 * how.get("beams", 1), 8, torch.float64)
+    sources = source_bytes(opened.config, 2, 7, torch.float64)
+    monkeypatch.setattr(runner, "free_bytes", lambda device: own + sources)
+    generate(opened, [[5] * 7, [6] * 3], max_tokens=5, **how)
+    monkeypatch.setattr(runner, "free_bytes", lambda device: own + sources - 1)
+    with pytest.raises(CacheError, match=r"per token, 14 KB for the sources\), but"):
+        generate(opened, [[5] * 7, [6] * 3], max_tokens=5, **how)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pellucid.cli.options import Device, Dtype, Json, ModelArgument, Seed, open_model
+from pellucid.cli.options import AdapterFolder, Device, Dtype, Json, ModelArgument, Seed, open_model
 from pellucid.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def generate(
         bool | None, typer.Option("--compile/--no-compile", help="Compile the step; on a GPU unless told.")
     ] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Print rates and memory to stderr.")] = False,
+    adapter: AdapterFolder = None,
     device: Device = "cpu",
     dtype: Dtype = None,
     seed: Seed = 0,
@@ -52,7 +53,7 @@ def generate(
     from pellucid.generation.sampling import Filters
     from pellucid.generation.stats import Watch
 
-    opened = open_model(model, device, dtype)
+    opened = open_model(model, device, dtype, adapter=adapter).plain()
     asked = request(
         opened,
         [_ids(text) if ids else text for text in prompts],

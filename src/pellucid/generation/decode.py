@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from weakref import WeakKeyDictionary
 
 from pellucid.errors import InputError
 from pellucid.generation.beam import NEVER, Searched, Texts
@@ -11,15 +10,12 @@ from pellucid.generation.lanes import Drawn
 from pellucid.generation.quantize import quantized
 from pellucid.generation.request import Beams, Prompts, Request, Run, Stop, request
 from pellucid.generation.results import Continuation, Event, Result
-from pellucid.generation.runner import Runner, begin
+from pellucid.generation.runner import Runner, begin, resting
 from pellucid.generation.sampling import Filters
 from pellucid.generation.stats import Watch
 from pellucid.generation.text import Writing, written_text
-from pellucid.generation.twin import is_true
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
-
-_RESTING: WeakKeyDictionary[Transformer, Transformer] = WeakKeyDictionary()
 
 
 def generate(
@@ -91,17 +87,8 @@ def stream(
 
 def network_of(asked: Request) -> Transformer:
     """The network that runs: on kernels that know caches, without dropout, in 8 bits if asked."""
-    network = asked.model.network
-    if network.kernel != "fused" or network.training:
-        network = _resting(network)
+    network = resting(asked.model.network)
     return network if asked.run.quantize is None else quantized(network)
-
-
-def _resting(network: Transformer) -> Transformer:
-    """Its twin on fused kernels, made once: what was compiled or quantised for it is found again by the next call."""
-    if network not in _RESTING or not is_true(_RESTING[network], network):
-        _RESTING[network] = network.twin("fused").eval()
-    return _RESTING[network]
 
 
 def writings_of(asked: Request) -> list[Writing]:

@@ -116,7 +116,7 @@ def request(
     run: Run,
 ) -> Request:
     """Refuse what cannot be generated, with the value seen, the value wanted and the next step."""
-    check_model(model)
+    check_model(model, cache)
     beams = Beams(beams) if isinstance(beams, int) else beams
     if run.compile is True and not cache:
         raise InputError("compile is for steps with a cache: leave one of compile and no cache out")
@@ -150,7 +150,7 @@ def request(
     )
 
 
-def check_model(model: Model) -> None:
+def check_model(model: Model, cache: bool) -> None:
     """Only decoders that unembed write text; the others have verbs of their own."""
     verbs = {c.Tag: "model.tag(text)", c.Classify: "model.classify(text)", c.Pool: "model.embed(texts)"}
     verb = verbs.get(type(model.config.head))
@@ -164,10 +164,10 @@ def check_model(model: Model) -> None:
             "this model is an encoder (a masked language model): it fills in tokens, and writes no text. Use "
             f"model.logits(ids) in Python; {shown}"
         )
-    if not model.config.causal:
+    if cache and not model.config.causal:
         raise InputError(
-            "this model's decoder sees the whole text at once (causal is off), so it cannot write on from a prompt. "
-            f"Use model.logits(ids) in Python; {shown}"
+            "this model is not causal: each new token changes what was computed of the earlier ones, so nothing can be "
+            "cached. Use cache=False (--no-cache)"
         )
 
 
@@ -177,8 +177,8 @@ def start_id(model: Model) -> int:
     if isinstance(start, int):
         return start
     raise InputError(
-        "the model's config has no decoder_start_token_id, so its text cannot begin: add it to the config.json, or "
-        "call the network with a target"
+        "the model's config has no decoder_start_token_id, so its text cannot begin: add it to generation_config.json "
+        "in the model's folder, or call the network with a target"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,9 +16,11 @@ from pellucid.generation.lanes import Lanes, drawn, padded, step, tokens_seen
 from pellucid.generation.memory import check_room, first_capacity, free_bytes
 from pellucid.generation.request import Request, Run
 from pellucid.generation.sampling import dials_of, noise_keys
-from pellucid.generation.twin import lay_out_for_one_row
+from pellucid.generation.twin import is_true, lay_out_for_one_row
 from pellucid.model.cache import source_bytes
 from pellucid.model.transformer import Transformer
+
+_RESTING: WeakKeyDictionary[Transformer, Transformer] = WeakKeyDictionary()
 
 
 @runtime_checkable
@@ -107,6 +110,18 @@ class Inputs:
         return Inputs(*(None if x is None else x.repeat_interleave(times, 0) for x in every))  # type: ignore[arg-type]
 
 
+def resting(network: Transformer) -> Transformer:
+    """The network on fused kernels and without dropout: itself, or a twin that is made once.
+
+    So what was compiled or quantised for the twin is found again by the next call.
+    """
+    if network.kernel == "fused" and not network.training:
+        return network
+    if network not in _RESTING or not is_true(_RESTING[network], network):
+        _RESTING[network] = network.twin("fused").eval()
+    return _RESTING[network]
+
+
 @torch.no_grad()
 def begin(request: Request, network: Transformer) -> Runner:
     """Read the prompts, and write the first token of each lane."""
@@ -123,7 +138,9 @@ def begin(request: Request, network: Transformer) -> Runner:
     # An engine has a cache of its own, and a third stands by while its graph is captured.
     copies = 3 if request.compiles else 1
     rows, weight = len(lanes.token), network.tokens.weight
-    sources = 0 if inputs.source is None else source_bytes(config, *inputs.source.shape, weight.dtype)
+    sources = 0
+    if inputs.source is not None:
+        sources = source_bytes(config, len(inputs.source), inputs.source.shape[1], weight.dtype)
     check_room(config, rows, capacity, weight.dtype, free_bytes(weight.device), copies=copies, sources=sources)
     cache = network.new_cache(len(inputs.ids), capacity)
     memory = None

@@ -12,6 +12,7 @@ from pellucid.generation.lanes import Lanes
 from pellucid.generation.quantize import quantized
 from pellucid.generation.request import Request
 from pellucid.generation.results import Result
+from pellucid.generation.runner import resting
 from pellucid.model.cache import cache_bytes
 from pellucid.model.config import Linear, ModelConfig
 from pellucid.model.transformer import Transformer
@@ -146,7 +147,7 @@ class QualityLoss:
 
 def quality_loss(model: Model, result: Result) -> QualityLoss:
     """Measured on the prompt and what was written after it."""
-    network = model.network.with_kernel("fused")
+    network = resting(model.network)
     means = [_mean_logprob(each, model, result) for each in (network, quantized(network))]
     return QualityLoss(len(result.ids) - 1, *means)
 

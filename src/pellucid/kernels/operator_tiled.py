@@ -114,7 +114,7 @@ class _Head:
         below = torch.addmm(-lse[:, None], self.query[rows], self.key[keys].T, out=room)
         self._add_bias(below, rows, keys)
         weights = below.exp_()
-        self._hide(weights, rows, keys, 0)
+        self._hide(weights, rows, keys, 0.0)
         return weights
 
     def _scratch(self, use: int, rows: slice, keys: slice) -> Float[Tensor, "rows keys"]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pellucid.pretrained.load import load
     from pellucid.pretrained.save import export, save
     from pellucid.spectra.measure import spectrum
+    from pellucid.training.run import train
 
 __version__ = "0.1.0"
 
@@ -32,6 +33,7 @@ __all__ = [
     "save",
     "spectrum",
     "trace",
+    "train",
 ]
 
 # Imported when first used, so that `import pellucid` stays light: torch comes with the first model.
@@ -47,6 +49,7 @@ _HOMES = {
     "save": "pellucid.pretrained.save",
     "spectrum": "pellucid.spectra.measure",
     "trace": "pellucid.lens.trace",
+    "train": "pellucid.training.run",
 }
 
 

@@ -10,10 +10,12 @@ import typer
 import pellucid
 from pellucid.cli.exchange import export, import_
 from pellucid.cli.generate import generate
+from pellucid.cli.kv_report import kv_report
 from pellucid.cli.models import models
 from pellucid.cli.selftest import selftest
 from pellucid.cli.spectrum import spectrum
 from pellucid.cli.trace import trace
+from pellucid.cli.train import evaluate, finetune, train
 from pellucid.errors import PellucidError
 
 app = typer.Typer(
@@ -45,6 +47,10 @@ app.command()(models)
 app.command()(trace)
 app.command()(spectrum)
 app.command()(generate)
+app.command("kv-report")(kv_report)
+app.command()(train)
+app.command()(finetune)
+app.command()(evaluate)
 app.command()(selftest)
 app.command("import")(import_)
 app.command()(export)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -21,8 +22,19 @@ FamilyName = Annotated[
 ]
 
 
-def open_model(source: str, device: str = "cpu", dtype: DtypeName | None = None, family: str | None = None) -> Model:
-    """Load a model as the command line names it."""
+AdapterFolder = Annotated[
+    str | None, typer.Option("--adapter", metavar="FOLDER", help="Put this adapter on it: ours, or PEFT's.")
+]
+
+
+def open_model(
+    source: str,
+    device: str = "cpu",
+    dtype: DtypeName | None = None,
+    family: str | None = None,
+    adapter: str | None = None,
+) -> Model:
+    """Load a model as the command line names it: the folder of an adapter stands for its base with it on."""
     import torch
 
     from pellucid.errors import InputError
@@ -34,4 +46,18 @@ def open_model(source: str, device: str = "cpu", dtype: DtypeName | None = None,
         raise InputError(f"--device {device!r} is not a device: try cpu, cuda or mps") from None
     if place.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"--device {device}: torch sees no GPU here; use --device cpu")
-    return load(source, device=place, dtype=None if dtype is None else getattr(torch, dtype), family=family)
+    if adapter is None and is_adapter_folder(source):
+        from pellucid.lora.files import base_of
+
+        source, adapter = base_of(source), source
+    model = load(source, device=place, dtype=None if dtype is None else getattr(torch, dtype), family=family)
+    if adapter is not None:
+        from pellucid.lora.files import load as put_on
+
+        put_on(model, adapter)
+    return model
+
+
+def is_adapter_folder(source: str) -> bool:
+    """Said by its files alone, so that other commands need not wait for torch."""
+    return any((Path(source) / name).is_file() for name in ("adapter.json", "adapter_config.json"))

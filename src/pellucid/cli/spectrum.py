@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pellucid.cli.options import Device, Dtype, Json, ModelArgument, Seed, open_model
+from pellucid.cli.options import AdapterFolder, Device, Dtype, Json, ModelArgument, Seed, open_model
+from pellucid.cli.reading import Files, read_texts
 from pellucid.errors import InputError, PellucidError
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pellucid.spectra.spectrum import Effort
 
 INTERRUPTED = 130
-
-Files = list[Path] | None
 
 
 def spectrum(
@@ -47,6 +45,10 @@ def spectrum(
     head: Annotated[list[int] | None, typer.Option(help="Only these heads.")] = None,
     baseline: Annotated[bool, typer.Option("--baseline/--no-baseline", help="Random weights beside them.")] = True,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one offline page.")] = None,
+    adapter: AdapterFolder = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="BASE", help="Instead, what changed since this model: in weights and heads.")
+    ] = None,
     device: Device = "cpu",
     dtype: Dtype = None,
     seed: Seed = 0,
@@ -60,8 +62,15 @@ def spectrum(
     with _first_speaks(share):
         effort = _effort(tau, top, budget, density)
         _writable(html)
-        readings = _readings(text, target, ids)
-        opened = open_model(model, own_device(device), dtype)
+        readings = read_texts(text, target, ids)
+        opened = open_model(model, own_device(device), dtype, adapter=adapter)
+        if against is not None:
+            from pellucid.cli.against import compare
+
+            _refuse_with_against(share, html, top, budget, density)
+            base = open_model(against, own_device(device), dtype)
+            only = Selection(block or None, head or None)
+            return compare(opened, base, readings, context, tau, baseline, only, seed, as_json)
         how = {
             "context": context,
             "effort": effort,
@@ -75,6 +84,17 @@ def spectrum(
             _present(found, html, as_json)
     if not whole:
         raise typer.Exit(INTERRUPTED)
+    return None
+
+
+def _refuse_with_against(share: Share, html: Path | None, top: int | None, budget: int | None, density: bool) -> None:
+    """Options of a measurement that a comparison has no use for are said, not dropped."""
+    given = {"--html": html, "--top": top, "--budget": budget, "--density": density or None}
+    named = next((name for name, value in given.items() if value is not None), None)
+    if named is not None:
+        raise InputError(f"{named} does not go with --against, which writes all singular values: leave it out")
+    if share.of > 1:
+        raise InputError(f"--against runs in one process, but {share.of} were launched: run it without torchrun")
 
 
 @contextmanager
@@ -157,40 +177,3 @@ def _writable(html: Path | None) -> None:
         raise InputError(f"--html {html}: there is no folder {html.absolute().parent}; make it first")
     if html is not None and html.is_dir():
         raise InputError(f"--html {html} is a folder: name a file, such as {html / 'page.html'}")
-
-
-def _readings(text: Files, target: Files, ids: Files) -> list[Any]:
-    if bool(text) == bool(ids):
-        raise InputError("give the text with --text FILE, or its ids with --ids FILE" + (", not both" if text else ""))
-    sources = [_read_ids(file) for file in ids] if ids else [_read_text(file) for file in text or []]
-    if not target:
-        return sources
-    if len(target) != len(sources):
-        raise InputError(f"each text needs its own --target: {len(sources)} texts and {len(target)} targets came")
-    return list(zip(sources, [_read_ids(file) if ids else _read_text(file) for file in target], strict=True))
-
-
-def _read_text(file: Path) -> str:
-    words = _read(file)
-    if not words.strip():
-        raise InputError(f"{file} is empty: a spectrum needs a text")
-    return words
-
-
-def _read_ids(file: Path) -> list[int]:
-    try:
-        found = json.loads(_read(file))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{file} is not JSON: --ids wants a list of ids such as [5, 17, 3] ({error})") from None
-    if not isinstance(found, list) or not found or not all(type(each) is int for each in found):
-        raise InputError(f"{file} is no list of whole numbers: --ids wants one such as [5, 17, 3]")
-    return found
-
-
-def _read(file: Path) -> str:
-    try:
-        return (sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()).decode("utf-8")
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8 (byte {error.start}): is it a binary file?") from None

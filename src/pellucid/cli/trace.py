@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pellucid.cli.options import Device, Dtype, Json, ModelArgument, open_model
+from pellucid.cli.options import AdapterFolder, Device, Dtype, Json, ModelArgument, open_model
 from pellucid.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,13 +46,14 @@ def trace(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one offline page.")] = None,
     budget_mb: Annotated[float, typer.Option(help="The largest size of that page.")] = 25,
     values: Annotated[bool, typer.Option("--values/--no-values", help="Leave the numbers out of the JSON.")] = True,
+    adapter: AdapterFolder = None,
     device: Device = "cpu",
     dtype: Dtype = None,
     as_json: Json = False,
 ) -> None:
     """Show every number from tokens to probabilities, each step computed again in float64."""
     changes = _changes(model, temperature, scaling, similarity, relu, positions, mask, norm)
-    opened = _open(model, device, dtype, norm, mask)
+    opened = _open(model, device, dtype, norm, mask, adapter)
     reading = _readings(opened, text, target, ids)
     if explain is not None:
         return _explain(opened, reading, explain, as_json)
@@ -72,10 +73,10 @@ def trace(
     return None
 
 
-def _open(source: str, device: str, dtype: Any, norm: Any, mask: Any) -> Model:
+def _open(source: str, device: str, dtype: Any, norm: Any, mask: Any, adapter: str | None) -> Model:
     """The worked example has its variants built in; elsewhere `--norm` and `--mask` are what-ifs."""
-    if source != WORKED_EXAMPLE:
-        return open_model(source, device, dtype)
+    if source != WORKED_EXAMPLE or adapter is not None:
+        return open_model(source, device, dtype, adapter=adapter)
     from pellucid.lens.worked_example import worked_example
 
     return worked_example(norm=norm or "identity", mask=mask or "none")

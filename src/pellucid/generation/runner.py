@@ -111,10 +111,11 @@ class Inputs:
 
 
 def resting(network: Transformer) -> Transformer:
-    """The network on fused kernels and without dropout: itself, or a twin that is made once.
+    """The network on fused kernels, without dropout and with its adapters in its weights: itself, or a twin made once.
 
     So what was compiled or quantised for the twin is found again by the next call.
     """
+    network = network.plain()
     if network.kernel == "fused" and not network.training:
         return network
     if network not in _RESTING or not is_true(_RESTING[network], network):

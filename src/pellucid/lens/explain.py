@@ -67,7 +67,7 @@ def explain(trace: Trace, cell: str, model: Model) -> Explanation:
     name, numbers = _parse(cell)
     step = trace[name]
     at = _index(step, numbers, cell)
-    found = Cell(step, at, model, trace.tokens)
+    found = Cell(step, at, model.plain(), trace.tokens)
     work = _EXPLAINED[_kind(name)](found)
     value = float(step.full[at])
     _refuse_another_story(step, cell, work.result, value)

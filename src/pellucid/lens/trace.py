@@ -137,6 +137,7 @@ class Selection:
 def run(model: Model, texts: list[Text], selection: Selection) -> tuple[Trace, Tensor]:
     """The trace of one run, and the scores that the run gave."""
     _refuse_unseen(model.network)
+    model = model.plain()
     _check_ranges(model, texts[-1], selection)
     network, notes = _on_fitting_kernel(model.network, selection)
     known = recipes(network, texts)

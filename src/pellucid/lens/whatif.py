@@ -135,7 +135,7 @@ def what_if(
 def changed_model(model: Model, change: Change) -> Model:
     """The same weights on the reference kernel, with one thing changed; refused where they do not allow it."""
     config = model.config if isinstance(change, Scoring) else _changed_config(model.config, change)
-    network = _rebuilt(model.network, config)
+    network = _rebuilt(model.network.plain(), config)
     if isinstance(change, Scoring):
         stack = network.decoder or network.encoder
         assert stack is not None

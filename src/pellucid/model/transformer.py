@@ -20,6 +20,7 @@ from pellucid.model.heads import build_head
 from pellucid.model.init import initialize
 from pellucid.model.layers import Table
 from pellucid.model.mechanisms import KernelName, Sight
+from pellucid.model.plain import plain, plain_parameters
 from pellucid.model.positions import Places
 from pellucid.model.sites import Site
 from pellucid.model.stack import Final, Stack
@@ -34,7 +35,10 @@ class Transformer(nn.Module):
 
     kernel: "fused" runs PyTorch's fused kernels; "reference" forms scores and weights, so that they can be seen;
       "flex" (GPU, softmax) never writes a position bias or a mask out; "grouped" is for compiled steps of a cache.
+    adapters: what `pellucid.lora` notes about those that it added.
     """
+
+    adapters: object | None = None
 
     def __init__(self, config: c.ModelConfig, *, kernel: KernelName = "fused", seed: int | None = None) -> None:
         super().__init__()
@@ -223,15 +227,20 @@ class Transformer(nn.Module):
         return Cache.allocate(self.config, batch, capacity, device=weight.device, dtype=weight.dtype)
 
     def with_kernel(self, kernel: KernelName) -> Transformer:
-        """The same parameters on another kernel; itself where it runs on that one."""
-        return self if kernel == self.kernel else self.twin(kernel)
+        """The same parameters on another kernel, and no adapters; itself where it runs on that one and has none."""
+        own = self.plain()
+        return own if kernel == self.kernel else own.twin(kernel)
 
     def twin(self, kernel: KernelName | None = None) -> Transformer:
-        """Other modules with the same parameters."""
+        """Other modules with the same parameters. What adapters change is added to the weights: it has none."""
         with torch.device("meta"):
             twin = Transformer(self.config, kernel=kernel or self.kernel)
-        twin.load_state_dict(self.state_dict(keep_vars=True), assign=True)
+        twin.load_state_dict(plain_parameters(self), assign=True)
         return twin.train(self.training)
+
+    def plain(self) -> Transformer:
+        """Without adapters: itself, or a twin that holds what they change in its weights and follows them."""
+        return plain(self)
 
     def _embed(
         self, stack: Stack, embedding: Embedding, vectors: Tokens, places: Places, segments: Ids | None, offset: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,11 @@ class Model:
     @property
     def dtype(self) -> torch.dtype:
         return self.network.tokens.weight.dtype
+
+    def plain(self) -> Model:
+        """With a network without adapters, whose weights hold what they change; itself where there are none."""
+        network = self.network.plain()
+        return self if network is self.network else replace(self, network=network)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, with the special tokens that the model expects."""

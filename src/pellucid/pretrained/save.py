@@ -35,7 +35,8 @@ SIDECARS = (
 
 
 def save(model: Model, folder: str | os.PathLike[str]) -> Path:
-    """Our own layout: pellucid.json, safetensors and the tokenizer."""
+    """Our own layout: pellucid.json, safetensors and the tokenizer. Adapters are added to the weights."""
+    model = model.plain()
     saved: dict[str, Any] = {
         "model": model.config.model_dump(mode="json"),
         "labels": list(model.labels),
@@ -50,7 +51,11 @@ def save(model: Model, folder: str | os.PathLike[str]) -> Path:
 
 
 def export(model: Model, folder: str | os.PathLike[str], *, family: str | None = None) -> Path:
-    """The Hugging Face layout: a folder that transformers loads and that servers such as vLLM read."""
+    """The Hugging Face layout: a folder that transformers loads and that servers such as vLLM read.
+
+    Adapters are added to the weights; `lora.export` writes them alone, in PEFT's layout.
+    """
+    model = model.plain()
     chosen, theirs = _theirs(model, family)
     ours = model.network.state_dict()
     prefix = chosen.prefix if model.origin.bare else ""

@@ -85,7 +85,8 @@ def against(
     if baseline:
         noisy = tuple(work.run(with_noise(base.network, model.network, seed)))
         heads = tuple(replace(head, baseline=twin) for head, twin in zip(heads, noisy, strict=True))
-    return Against(model.name, base.name, longest, tau, heads)
+    adapted = "" if model.plain() is model else " with its adapters"
+    return Against(f"{model.name}{adapted}", base.name, longest, tau, heads)
 
 
 @dataclass
@@ -174,14 +175,14 @@ def _maps(attention: Attention) -> tuple[Linear, Linear, Linear, Linear]:
     return attention.to_query, attention.to_key, attention.to_value, attention.to_output
 
 
-def _part(weight: Matrix, attention: Attention, head: int, name: str) -> Matrix:
+def _part(weight: Matrix, attention: Attention, head: int, name: str) -> Float[Tensor, "own_rows own_columns"]:
     """PyTorch keeps W' (outputs first): a head has a band of rows, and of W_O' a band of columns."""
     heads = attention.head_count if name in ("query", "output") else attention.groups
     place = head * heads // attention.head_count
     return weight.chunk(heads, 1 if name == "output" else 0)[place]
 
 
-def _one(seen: Seen, head: int) -> tuple[Matrix, Matrix]:
+def _one(seen: Seen, head: int) -> tuple[Float[Tensor, "query head_width"], Float[Tensor, "key head_width"]]:
     assert seen.query is not None
     assert seen.key is not None
     assert seen.view is not None

@@ -1,0 +1,135 @@
+"""`pellucid train`, `pellucid finetune` and `pellucid evaluate`: a run file in, a model and its figures out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from pellucid.cli.options import Device, Json, ModelArgument, open_model
+from pellucid.errors import InputError, PellucidError
+
+if TYPE_CHECKING:
+    from pellucid.pretrained.facade import Model
+    from pellucid.training.config import RunConfig
+    from pellucid.training.run import Trained
+
+INTERRUPTED = 130
+
+RunFile = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run: model, task, data, schedule, output.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the run file. Repeatable.")
+]
+Show = Annotated[bool, typer.Option("--show", help="Print the run with every default, and stop.")]
+
+
+def train(run: RunFile, change: Changes = None, show: Show = False, as_json: Json = False) -> None:
+    """Train a model. A run that was stopped goes on by itself; `torchrun` spreads it over processes."""
+    _run(run, change, show, as_json, None)
+
+
+def finetune(
+    model: ModelArgument, run: RunFile, change: Changes = None, show: Show = False, as_json: Json = False
+) -> None:
+    """Train all weights of a model on, with its own tokenizer; the run file needs no model then."""
+    _run(run, change, show, as_json, model)
+
+
+def _run(file: Path, change: list[str] | None, show: bool, as_json: bool, source: str | None) -> None:
+    from pellucid.training.run import train as go
+    from pellucid.training.runfile import read_run, shown
+
+    with _first_speaks():
+        config = read_run(file, tuple(change or ()))
+        if show:
+            typer.echo(shown(config), nl=False)
+            return
+        base = None if source is None else open_model(source)
+        try:
+            done = go(config, base=base, show=True)
+        except KeyboardInterrupt:
+            typer.echo("stopped: the same command goes on from the last checkpoint", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+    if _is_first():
+        _present(done, as_json)
+
+
+def _is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def _first_speaks() -> Iterator[None]:
+    """Under a launcher every process meets the same mistake, and the first one tells it."""
+    try:
+        yield
+    except PellucidError:
+        if _is_first():
+            raise
+        raise typer.Exit(2) from None
+
+
+def _present(done: Trained, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(done.to_json(), allow_nan=False))
+        return
+    figures = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in done.metrics.items())
+    typer.echo(f"{done.model}: {done.parameters:,} parameters, {done.steps} steps, {done.seconds:.0f} s; {figures}")
+    if done.recording > 0.03:
+        typer.echo(f"recording took {done.recording:.1%} of the time: lower record.points", err=True)
+
+
+def evaluate(
+    model: ModelArgument,
+    data: Annotated[list[Path], typer.Option(metavar="FILE", help="What to evaluate on. Repeatable.")],
+    run: Annotated[
+        Path | None, typer.Option(metavar="RUN.toml", help="Task and format; as trained unless given.")
+    ] = None,
+    change: Changes = None,
+    translate: Annotated[int, typer.Option(help="Translate so many sentences, for BLEU and chrF.")] = 0,
+    beams: Annotated[int, typer.Option(help="Of translations.")] = 1,
+    bleu_tokens: Annotated[
+        Literal["13a", "char", "zh", "intl", "none"], typer.Option(help="How sacreBLEU splits words.")
+    ] = "13a",
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Loss, perplexity, bits per byte, accuracy, entity F1, BLEU and chrF of a model, by its task."""
+    from pellucid.training.evaluate import Asked
+    from pellucid.training.evaluate import evaluate as measure
+
+    opened = open_model(model, device)
+    config = _task_of(opened, run, tuple(change or ()))
+    found = measure(opened, config, list(data), Asked(translate, beams, bleu_tokens))
+    if as_json:
+        print(json.dumps(found, allow_nan=False, ensure_ascii=False))
+        return
+    for name, value in found.items():
+        for line in _lines(name, value):
+            typer.echo(line)
+
+
+def _task_of(model: Model, file: Path | None, changes: tuple[str, ...]) -> RunConfig:
+    from pellucid.training.run import trained_config
+    from pellucid.training.runfile import changed, read_run
+
+    if file is not None:
+        return read_run(file, changes)
+    found = trained_config(model)
+    if found is None:
+        raise InputError("this model's folder does not say how it was trained: name the task with --run RUN.toml")
+    return changed(found, changes)
+
+
+def _lines(name: str, value: Any) -> list[str]:
+    label = name.replace("_", " ")
+    if isinstance(value, float):
+        return [f"{label:16}{value:.5g}"]
+    if name == "samples":
+        return [f"  {each['source']}  ->  {each['written']}  ({each['target']})" for each in value]
+    return [f"{label:16}{each}" for each in (value if isinstance(value, list) else [value])]

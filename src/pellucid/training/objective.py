@@ -1,0 +1,158 @@
+"""What is minimised: sums of cross-entropies over tokens. The logits of a whole batch never exist at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pellucid.model.heads import UnembedHead
+from pellucid.model.transformer import Transformer
+from pellucid.training.batches import Batch
+from pellucid.training.data import IGNORED
+
+CHUNK_NUMBERS = 2**26  # logits at a time, unless told
+Features = Float[Tensor, "row width"]
+Matrix = Float[Tensor, "vocab width"]
+Answers = Int[Tensor, " row"]
+Sum = Float[Tensor, ""]
+
+
+def plain_cross_entropy(
+    rows: Features, matrix: Matrix, bias: Float[Tensor, " vocab"] | None, answers: Answers, smoothing: float
+) -> Sum:
+    """The readable twin: all logits at once. The sum over the rows that have an answer."""
+    logits = functional.linear(rows, matrix, bias).float()
+    return functional.cross_entropy(logits, answers, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
+
+
+def chunked_cross_entropy(
+    rows: Features,
+    matrix: Matrix,
+    bias: Float[Tensor, " vocab"] | None,
+    answers: Answers,
+    smoothing: float = 0.0,
+    chunk: int = 0,
+) -> Sum:
+    """The same sum and the same gradients, `chunk` rows at a time."""
+    chunk = chunk or max(CHUNK_NUMBERS // matrix.shape[0], 128)
+    apply: Any = _Chunked.apply  # untyped in torch
+    found: Sum = apply(rows, matrix, bias, answers, smoothing, chunk)
+    return found
+
+
+class _Chunked(torch.autograd.Function):
+    """Gradients are formed beside the logits of a chunk, so these are computed once and thrown away."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        matrix: Tensor,
+        bias: Tensor | None,
+        answers: Tensor,
+        smoothing: float,
+        chunk: int,
+    ) -> Tensor:
+        wanted = any(ctx.needs_input_grad[:3])
+        working = _working_dtype(rows)
+        table = matrix.to(working)
+        total = torch.zeros((), dtype=_exact(rows), device=rows.device)
+        to_rows = torch.empty_like(rows) if wanted else None
+        to_matrix = torch.zeros_like(matrix) if wanted else None
+        to_bias = None if bias is None or not wanted else torch.zeros_like(bias)
+        for first in range(0, rows.shape[0], chunk):
+            part = slice(first, first + chunk)
+            x, answer = rows[part].to(working), answers[part]
+            logits = _logits(x, table, bias)
+            logprobs = logits.log_softmax(-1)
+            total = total + _loss(logprobs, answer, smoothing)
+            if to_rows is not None and to_matrix is not None:
+                slope = _slope(logprobs, answer, smoothing)
+                if to_bias is not None:
+                    to_bias += slope.sum(0).to(to_bias.dtype)
+                slope = slope.to(working)
+                to_rows[part] = (slope @ table).to(rows.dtype)
+                to_matrix += slope.T @ x
+        ctx.save_for_backward(*(part for part in (to_rows, to_matrix, to_bias) if part is not None))
+        ctx.biased = bias is not None
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        to_rows, to_matrix, *to_bias = ctx.saved_tensors
+        bias = (to_bias[0] * slope).to(to_bias[0].dtype) if ctx.biased else None
+        return (to_rows * slope).to(to_rows.dtype), (to_matrix * slope).to(to_matrix.dtype), bias, None, None, None
+
+
+def _working_dtype(rows: Tensor) -> torch.dtype:
+    kind = rows.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else rows.dtype
+
+
+def _exact(rows: Tensor) -> torch.dtype:
+    return torch.promote_types(rows.dtype, torch.float32)
+
+
+def _logits(x: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
+    logits = (x @ table.T).to(_exact(x))
+    return logits if bias is None else logits + bias
+
+
+def _loss(logprobs: Tensor, answers: Tensor, smoothing: float) -> Tensor:
+    loss = functional.nll_loss(logprobs, answers, ignore_index=IGNORED, reduction="sum")
+    if not smoothing:
+        return loss
+    even = -logprobs.mean(-1).masked_fill(answers == IGNORED, 0).sum()
+    return (1 - smoothing) * loss + smoothing * even
+
+
+def _slope(logprobs: Tensor, answers: Tensor, smoothing: float) -> Tensor:
+    """softmax - what the answer says, and zero where there is none."""
+    real = answers != IGNORED
+    slope = logprobs.exp() - smoothing / logprobs.shape[-1]
+    places = answers.where(real, 0)[:, None]
+    slope = slope.scatter_add(1, places, torch.full_like(places, smoothing - 1, dtype=slope.dtype))
+    return slope * real[:, None]
+
+
+class Objective(nn.Module):
+    """The network and the sum of its losses on a batch: what is wrapped for many processes, and compiled."""
+
+    def __init__(self, network: Transformer, smoothing: float = 0.0, chunk: int = 0) -> None:
+        super().__init__()
+        self.network, self.smoothing, self.chunk = network, smoothing, chunk
+
+    def forward(
+        self,
+        ids: Int[Tensor, "batch token"],
+        answers: Int[Tensor, "batch answer"],
+        target: Int[Tensor, "batch target"] | None = None,
+        padding: Tensor | None = None,
+        documents: Tensor | None = None,
+    ) -> tuple[Sum, Int[Tensor, "batch *answer"] | None]:
+        """The sum of the losses, and the likeliest label of each answer where the answers are labels."""
+        network, smoothing = self.network, self.smoothing if self.training else 0.0
+        states = network.states(ids, target, padding=padding, documents=documents)
+        head = network.head
+        if isinstance(head, UnembedHead):
+            rows, matrix = head.rows(states).flatten(0, 1), head.matrix(network.tokens.weight)
+            return chunked_cross_entropy(rows, matrix, head.bias, answers.flatten(), smoothing, self.chunk), None
+        scores = head(states, network.tokens.weight, padding)
+        logprobs = scores.to(_exact(scores)).log_softmax(-1)
+        return _loss(logprobs.flatten(0, -2), answers.flatten(), smoothing), logprobs.argmax(-1)
+
+
+def arguments(batch: Batch) -> dict[str, Tensor]:
+    """What an objective takes of a batch."""
+    parts = {
+        "ids": batch.ids,
+        "answers": batch.answers,
+        "target": batch.target,
+        "padding": batch.padding,
+        "documents": batch.documents,
+    }
+    return {name: part for name, part in parts.items() if part is not None}

@@ -2,8 +2,8 @@
 
 On a GPU: GPT-2 124M, 1024 tokens, bfloat16 autocast, all compiled: ours against transformers and against a plain GPT
 loop; tokens per second and MFU of 989 TFLOP/s. On a CPU: a character model of a million parameters against the same
-model written as a plain PyTorch loop, eager, in CPU time. Contestants take turns, so that noise hits all of them; medians
-are compared. Ours is the real loop of `pellucid train`, with its clipping and its checks; the others have none of these.
+model written as a plain PyTorch loop, eager, in CPU time. Contestants take turns, so that noise hits all of them; the
+medians are compared. Ours is the real loop of `pellucid train` with its clipping and checks, which the others lack.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def compare(steps: dict[str, Step], shape: Shape, options: argparse.Namespace, o
         for _ in range(5):
             step()
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(options.turns):
-        for name, step in steps.items():
+    for turn in range(options.turns):
+        for name, step in list(steps.items())[:: -1 if turn % 2 else 1]:
             times[name].append(clocked(step, options.steps, on_gpu) / options.steps)
     flops = flops_per_token(config_of(shape), shape.context)
     tokens = shape.batch * shape.context

@@ -62,6 +62,15 @@ def test_evaluation_knows_how_the_model_was_trained(trained: Path) -> None:
     assert "bits per byte" in run("evaluate", trained / "out/model", "--data", trained / "stories.txt").stdout
 
 
+def test_what_a_run_held_out_can_be_evaluated_alone(trained: Path) -> None:
+    found = json.loads(
+        run("evaluate", trained / "out/model", "--data", trained / "stories.txt", "--held-out", "--json").stdout
+    )
+    assert found["documents"] < 20
+    during = json.loads((trained / "out/result.json").read_text())["metrics"]
+    assert found["loss"] == pytest.approx(during["loss"], rel=1e-5)
+
+
 def test_evaluation_of_another_model_needs_a_run(trained: Path) -> None:
     done = run("evaluate", "worked-example", "--data", trained / "stories.txt")
     assert done.returncode == 2

@@ -11,7 +11,6 @@ from pellucid.training.objective import Objective
 from tests.kernels.test_documents import CPU, ROWS, seen
 from tests.model.small import ids, network
 
-
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),  # Dynamo does it

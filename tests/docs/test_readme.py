@@ -37,7 +37,18 @@ def test_every_file_of_the_map_exists_and_every_source_file_is_on_it() -> None:
     assert not missing
     source = {
         path
-        for part in ("kernels", "model", "pretrained", "lens", "spectra", "generation", "figures", "report")
+        for part in (
+            "kernels",
+            "model",
+            "pretrained",
+            "lens",
+            "spectra",
+            "generation",
+            "lora",
+            "training",
+            "figures",
+            "report",
+        )
         for path in (ROOT / "src/pellucid" / part).glob("*.py")
         if path.name != "__init__.py"
     }
@@ -61,6 +72,8 @@ def test_the_two_commands_are_targets_and_what_ci_runs(command: str) -> None:
         "docs/checkpoints.md",
         "docs/spectra.md",
         "docs/generate.md",
+        "docs/lora.md",
+        "docs/train.md",
     ],
 )
 def test_links_lead_somewhere(page: str) -> None:

@@ -98,8 +98,8 @@ class _Pretended(World):
         super().__init__(device, rank, size)
         object.__setattr__(self, "totals", totals)
 
-    def summed(self, *values: int | float | Tensor) -> list[float]:
-        return [TOTAL[0]] if self.size > 1 else [float(value) for value in values]
+    def total(self, count: int) -> int | Tensor:
+        return torch.tensor(TOTAL[0], dtype=torch.float64) if self.size > 1 else count
 
 
 TOTAL = [0.0]
@@ -146,3 +146,13 @@ def test_nor_for_other_tasks(tmp_path: Path, make) -> None:
     sizes = {"tokens": 20_000, "context": 64}
     wanted = gradients(make(tmp_path, batch=sizes, **changes), tmp_path)
     close(gradients(make(tmp_path, batch={**sizes, "micro": 100, "multiple": 8}, **changes), tmp_path), wanted)
+
+
+@pytest.mark.parametrize("position", ["rotary", "t5_buckets", "relative", "learned"])
+def test_nor_on_whether_activations_are_computed_again_or_maps_joined(tmp_path: Path, position: str) -> None:
+    found = []
+    for compute in ({"join": False}, {"recompute": True}):
+        run = whole_of(tmp_path, "documents")
+        changed = {"model": {**MODEL, "position": {"kind": position}}, "compute": {"device": "cpu", **compute}}
+        found.append(gradients(RunConfig(**{**run.model_dump(), **changed}), tmp_path))
+    close(found[1], found[0])

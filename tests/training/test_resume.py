@@ -41,11 +41,11 @@ def compare(tmp_path: Path, moments: list[str], steps: int, seed: int = 0) -> li
 
 
 def test_killed_four_times_it_ends_with_the_same_bits(tmp_path: Path) -> None:
-    assert all(compare(tmp_path, ["tokenising", "writing", "renamed", "running"], steps=40))
+    assert all(compare(tmp_path, ["tokenising", "writing", "renamed", "running"], steps=80))
 
 
 @pytest.mark.slow
 def test_killed_twenty_times_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     moments = ["tokenising", *["writing", "running", "running", "renamed"] * 4, "writing", "running", "running"]
     assert len(moments) == 20
-    assert sum(compare(tmp_path, moments, steps=400, seed=3)) >= 18
+    assert all(compare(tmp_path, moments, steps=1000, seed=3))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pellucid.cli.options import Device, Json, ModelArgument, open_model
-from pellucid.errors import InputError, PellucidError
+from pellucid.errors import CheckpointError, ConfigError, InputError
 
 if TYPE_CHECKING:
     from pellucid.pretrained.facade import Model
@@ -68,7 +68,7 @@ def _first_speaks() -> Iterator[None]:
     """Under a launcher every process meets the same mistake, and the first one tells it."""
     try:
         yield
-    except PellucidError:
+    except (CheckpointError, ConfigError, InputError):  # others, such as the death of a partner, everyone tells
         if _is_first():
             raise
         raise typer.Exit(2) from None
@@ -96,6 +96,7 @@ def evaluate(
     bleu_tokens: Annotated[
         Literal["13a", "char", "zh", "intl", "none"], typer.Option(help="How sacreBLEU splits words.")
     ] = "13a",
+    held_out: Annotated[bool, typer.Option("--held-out", help="Only the rows that the run held out.")] = False,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -105,7 +106,7 @@ def evaluate(
 
     opened = open_model(model, device)
     config = _task_of(opened, run, tuple(change or ()))
-    found = measure(opened, config, list(data), Asked(translate, beams, bleu_tokens))
+    found = measure(opened, config, list(data), Asked(translate, beams, bleu_tokens, held_out=held_out))
     if as_json:
         print(json.dumps(found, allow_nan=False, ensure_ascii=False))
         return

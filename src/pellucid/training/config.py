@@ -1,4 +1,4 @@
-"""A training run as frozen data: unknown keys are refused, every default is visible. `runfile.py` reads it from TOML."""
+"""A training run as frozen data: unknown keys are refused, every default is visible. `runfile.py` reads the TOML."""
 
 from __future__ import annotations
 
@@ -225,14 +225,11 @@ class Evaluation(Part):
     """every: steps; 0 is only at the end. batches: of the validation, at most; 0 is all.
 
     best: the model that is written is the one with the lowest validation loss, not the last.
-    translate: so many sentences are translated at the end, for BLEU and chrF (needs sacrebleu).
     """
 
     every: NonNegativeInt = 250
     batches: NonNegativeInt = 0
     best: bool = False
-    translate: NonNegativeInt = 0
-    beams: PositiveInt = 1
 
 
 class Record(Part):
@@ -248,7 +245,8 @@ class Record(Part):
 class Compute(Part):
     """precision: bfloat16 is autocast. recompute: activations again in the backward pass, for memory.
 
-    join: queries, keys and values in one product. strategy: under torchrun, whole copies (ddp) or shards (fsdp). chunk: rows of logits at a time; 0 is by size.
+    join: queries, keys and values in one product. chunk: rows of logits at a time; 0 is by size.
+    strategy: under torchrun, whole copies (ddp) or shards (fsdp).
     """
 
     device: str = "auto"

@@ -283,7 +283,11 @@ def _key(run: c.RunConfig, files: dict[str, list[Path]]) -> str:
     digests = [
         [digest_of(part) for part in _parts(file, run.data.format)] for group in files.values() for file in group
     ]
-    settings: list[Any] = [run.data.model_dump(exclude={"root", "cache"}), run.tokenizer.model_dump(), run.task.model_dump()]
+    settings: list[Any] = [
+        run.data.model_dump(exclude={"root", "cache"}),
+        run.tokenizer.model_dump(),
+        run.task.model_dump(),
+    ]
     return blake2b(json.dumps([digests, settings, run.batch.context, 1]).encode(), digest_size=16).hexdigest()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pellucid.errors import InputError, PellucidError
 from pellucid.model.block import Block
+from pellucid.model.mechanisms import Sight
 from pellucid.training.config import Compute
 from pellucid.training.objective import Objective
 
@@ -36,6 +37,14 @@ class World:
     def wait(self) -> None:
         if self.size > 1:
             dist.barrier()
+
+    def total(self, count: int) -> int | Tensor:
+        """A count over all processes, which nobody waits for."""
+        if self.size == 1:
+            return max(count, 1)
+        both = torch.tensor(float(count), dtype=torch.float64, device=self.device)
+        dist.all_reduce(both)
+        return both.clamp(min=1)
 
     def summed(self, *values: int | float | Tensor) -> list[float]:
         """Each value added over all processes."""
@@ -108,7 +117,7 @@ class Spread:
         blocks = [module for module in objective.modules() if isinstance(module, Block)]
         if compute.recompute:
             for block in blocks:
-                block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
+                block.forward = partial(_recomputed, block.forward)  # type: ignore[method-assign]
         self.call: Any = objective
         if self.sharded:
             self.call = _sharded(objective, blocks, world, compute)
@@ -119,6 +128,11 @@ class Spread:
 
             ids = [world.device.index] if world.device.type == "cuda" else None
             self.call = DistributedDataParallel(objective, device_ids=ids)
+
+    @property
+    def eager(self) -> Any:
+        """For evaluations: without compiling for their shapes, and without gradients that travel."""
+        return self.call if self.sharded else self.objective.forward
 
     def sync(self, wanted: bool) -> None:
         """Gradients travel once a step, after the last of its parts."""
@@ -133,6 +147,18 @@ class Spread:
         """Shards again where a forward pass without a backward one left whole tensors."""
         if self.sharded:
             self.call.reshard()
+
+
+def _recomputed(forward: Callable[..., Tensor], x: Tensor, sight: Sight, *more: Any) -> Tensor:
+    """Run a block and forget what it computed on the way, to compute it again in the backward pass.
+
+    What all blocks share (a mask and a bias written out) is worked out before, or the first block alone would keep it.
+    """
+    for shared in (sight, *(each for each in more if isinstance(each, Sight))):
+        if not shared.view.is_square_causal:
+            _ = shared.view.additive
+    found: Tensor = checkpoint(forward, x, sight, *more, use_reentrant=False)
+    return found
 
 
 def _sharded(objective: Objective, blocks: list[Block], world: World, compute: Compute) -> Any:

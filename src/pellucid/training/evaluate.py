@@ -18,7 +18,7 @@ from pellucid.pretrained.facade import Model
 from pellucid.pretrained.tokenizer import FastTokenizer
 from pellucid.training import config as c
 from pellucid.training.batches import Batch, Source, dealt
-from pellucid.training.data import IGNORED, read_files, write_store
+from pellucid.training.data import IGNORED, Held, read_files, write_store
 from pellucid.training.distributed import World
 from pellucid.training.formats import Faults, Row
 from pellucid.training.objective import Objective, arguments
@@ -100,12 +100,16 @@ def _metrics(loss: float, right: float, words: float, source: Source) -> Metrics
 
 @dataclass(frozen=True)
 class Asked:
-    """What to evaluate besides the loss: so many translations (0 is none), with so many beams, scored so."""
+    """What to evaluate besides the loss: so many translations (0 is none), with so many beams, scored so.
+
+    held_out: only the rows that the run held out of its training files.
+    """
 
     translate: int = 0
     beams: int = 1
     bleu_tokens: BleuTokens = "13a"
     batch: int = 64
+    held_out: bool = False
 
 
 def evaluate(model: Model, run: c.RunConfig, files: list[Path], asked: Asked = Asked()) -> dict[str, Any]:
@@ -117,6 +121,8 @@ def evaluate(model: Model, run: c.RunConfig, files: list[Path], asked: Asked = A
     faults = Faults()
     rows = list(read_files(run, files, faults))
     faults.check(run.data.broken)
+    if asked.held_out:
+        rows = _held_out(rows, run)
     with tempfile.TemporaryDirectory() as folder:
         notes = write_store(rows, run, words, list(model.labels), Path(folder) / "valid")
         source = Source(Store(Path(folder) / "valid"), run, words, training=False)
@@ -128,6 +134,12 @@ def evaluate(model: Model, run: c.RunConfig, files: list[Path], asked: Asked = A
     if isinstance(run.task, c.Translation) and asked.translate:
         found |= scores_of(rows[: asked.translate], translations(model, rows[: asked.translate], asked), asked)
     return found | ({"notes": notes} if notes else {})
+
+
+def _held_out(rows: list[Row], run: c.RunConfig) -> list[Row]:
+    if run.data.valid or not run.data.holdout:
+        raise InputError("the run of this model held no rows out: leave --held-out away")
+    return list(Held(run.data, len(rows)).valid(rows))
 
 
 def translations(model: Model, rows: list[Row], asked: Asked) -> list[str]:

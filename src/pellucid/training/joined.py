@@ -20,8 +20,8 @@ class Joined(nn.Module):
         self.maps = maps  # a tuple: these modules belong to the attention, and are registered there
 
     def forward(self, x: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch token joined"]:
-        biases = [each.bias for each in self.maps if each.bias is not None]
-        weight = torch.cat([each.weight for each in self.maps])
+        biases = tuple(each.bias for each in self.maps if each.bias is not None)
+        weight = torch.cat(tuple(each.weight for each in self.maps))
         return functional.linear(x, weight, torch.cat(biases) if biases else None)
 
 

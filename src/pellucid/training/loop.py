@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.errors import PellucidError
+from pellucid.errors import ConfigError, PellucidError
 from pellucid.model import config as m
 from pellucid.model.transformer import Transformer
 from pellucid.training import checkpoint
@@ -74,11 +74,14 @@ class Loop:
             join_projections(network)
         self.objective = Objective(network, smoothing, run.compute.chunk).train()
         self.spread = Spread(self.objective, world, run.compute)
+        if self.spread.sharded and run.record.points:
+            raise ConfigError("record needs whole weights: set record.points to 0, or compute.strategy to ddp")
         self.optimizer = build_optimizer(network, run.optimizer)
         self.mean = RunningMean(network, run.optimizer.average)
         self.recorder = Recorder(run, network, valid or train, folder)
-        self.step, self.position, self.best = 0, Position(), float("inf")
+        self.step, self.position = 0, Position()
         self.metrics: dict[str, float] = {}
+        self.best: dict[str, float] = {}
         self.meter = Meter()
         self.flops = flops_per_token(network.config, run.batch.context)
         self.peak = next((peak for name, peak in PEAKS.items() if name in _gpu_name(world.device)), None)
@@ -87,7 +90,7 @@ class Loop:
     # --- running ---
 
     def go(self, report: Reporter) -> dict[str, float]:
-        """All steps that are left; the metrics of the last evaluation."""
+        """All steps that are left; the metrics of the model that is written."""
         self.resume(report)
         self.meter = Meter()
         if self.step == 0:
@@ -103,7 +106,7 @@ class Loop:
             works.close()  # type: ignore[attr-defined]  # a generator
         if not self.metrics:
             self.metrics = self.evaluate()
-        return self.metrics
+        return self.best or self.metrics
 
     def _works(self) -> Iterator[Work]:
         micro = self.run.batch.micro or self.run.batch.tokens
@@ -121,8 +124,7 @@ class Loop:
         """One step. The loss is a mean over all answers of the batch, however it is split."""
         set_rate(self.optimizer, rate_at(self.step, self.run.schedule, self.run.optimizer.rate))
         counted = sum(batch.counted for _, batch in work.parts)
-        (total,) = self.world.summed(counted)
-        share = self.world.size / max(total, 1)  # gradients of many processes are averaged
+        share = self.world.size / self.world.total(counted)  # gradients of many processes are averaged
         for place, (number, batch) in enumerate(work.parts):
             self.spread.sync(place == len(work.parts) - 1)
             torch.manual_seed(seed_of(self.run.seed, self.step, number))
@@ -206,10 +208,10 @@ class Loop:
         limit = self.run.evaluation.batches
         self.mean.swap(self.network)
         try:
-            found = measure(self.spread.call, self.objective, self.valid, self.world, limit=limit, autocast=autocast)
+            found = measure(self.spread.eager, self.objective, self.valid, self.world, limit=limit, autocast=autocast)
             self.spread.settle()
-            if self.run.evaluation.best and found["loss"] < self.best:
-                self.best = found["loss"]
+            if self.run.evaluation.best and found["loss"] < self.best.get("loss", float("inf")):
+                self.best = found
                 self._write_best()
         finally:
             self.mean.swap(self.network)
@@ -235,7 +237,7 @@ class Loop:
         state = {
             "position": asdict(self.position),
             "seed": self.run.seed,
-            "best": self.best if self.best < float("inf") else None,
+            "best": self.best,
             "metrics": self.metrics,
         }
         checkpoint.write(self._checkpoints, self.step, groups, state, self.world, sharded=self.spread.sharded)
@@ -264,8 +266,7 @@ class Loop:
         if self.mean.tensors:
             self.mean.tensors = checkpoint.read(found, "average", self.mean.tensors)
         self.step, self.position = found.step, Position(**found.state["position"])
-        self.best = float("inf") if found.state["best"] is None else found.state["best"]
-        self.metrics = found.state["metrics"]
+        self.best, self.metrics = found.state["best"], found.state["metrics"]
         report.resume(self.step)
         self.recorder.resume(self.step)
         report.say(f"resumed from step {self.step}")
@@ -283,7 +284,7 @@ class Loop:
         finally:
             self.mean.swap(self.network)
         best = self.folder / "best.safetensors"
-        if self.run.evaluation.best and self.best < float("inf") and best.exists() and self.world.is_first:
+        if self.best and best.exists() and self.world.is_first:
             return checkpoint.read_tensors(best)
         return tensors
 

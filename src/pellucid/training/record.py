@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 
+from pellucid.errors import InputError
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
+from pellucid.spectra.measure import Selection, spectrum
+from pellucid.spectra.spectrum import Effort
 from pellucid.training.batches import Source
 from pellucid.training.config import RunConfig, Translation
 
@@ -62,17 +65,27 @@ class Recorder:
             aside.replace(self.file)
 
     def _measure(self) -> list[dict[str, Any]]:
-        from pellucid.spectra.measure import spectrum
-        from pellucid.spectra.spectrum import Effort
-
         was_training = self.network.training
         self.network.eval()
         try:
             with torch.no_grad():
-                model = Model(self.network.config, self.network)
-                found = spectrum(model, self.texts, effort=Effort(tau=(0.9,)), baseline=False)
+                return self._heads(Selection())
+        except InputError:  # some head looks at nothing, as one of normalised ReLU may: tell it from the others
+            config = self.network.config
+            blocks = range(max(config.encoder_blocks, config.decoder_blocks))
+            return [row for block in blocks for head in range(config.heads) for row in self._one(block, head)]
         finally:
             self.network.train(was_training)
+
+    def _one(self, block: int, head: int) -> list[dict[str, Any]]:
+        try:
+            return self._heads(Selection([block], [head]))
+        except InputError as error:
+            return [{"block": block, "head": head, "problem": str(error)}]
+
+    def _heads(self, only: Selection) -> list[dict[str, Any]]:
+        model = Model(self.network.config, self.network)
+        found = spectrum(model, self.texts, effort=Effort(tau=(0.9,)), baseline=False, only=only)
         return [
             {
                 "stack": head.stack,

@@ -141,7 +141,7 @@ def _finished(config: RunConfig, folder: Path) -> Trained | None:
         same = json.loads((folder / RUN).read_text(encoding="utf-8")) == _identity(config)
     except (OSError, json.JSONDecodeError):
         return None
-    if not same or found["steps"] < config.schedule.steps:
+    if not same or found["steps"] < config.schedule.steps or not Path(found["model"]).is_dir():
         return None
     return Trained(**{**found, "model": Path(found["model"]), "notes": tuple(found["notes"])})
 

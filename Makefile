@@ -16,7 +16,7 @@ check: $(STAMP)
 # Shapes are checked in the first run; compiled code runs without the checks, in the second.
 test: $(STAMP)
 	$(BIN)/pytest -n 2 --jaxtyping-packages=pellucid,beartype.beartype -m "not slow and not weights and not gpu" --ignore=tests/compile
-	$(BIN)/pytest -m "not slow and not weights and not gpu" tests/compile
+	$(BIN)/pytest -n 2 -m "not slow and not weights and not gpu" tests/compile
 
 test-slow: $(STAMP)
 	$(BIN)/pytest -m "slow or weights"

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: check test test-slow test-gpu bench format clean
+.PHONY: explore check test test-slow test-gpu bench format clean
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -27,6 +27,9 @@ test-gpu: $(STAMP)
 bench: $(STAMP)
 	@test -n "$(NAME)" || { echo "which one? make bench NAME=..., one of: $(notdir $(basename $(wildcard benchmarks/*.py)))"; exit 2; }
 	$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
+
+explore: $(STAMP)
+	$(BIN)/pellucid explore $(MODEL)
 
 format: $(STAMP)
 	$(BIN)/ruff format .

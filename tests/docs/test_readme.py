@@ -46,6 +46,7 @@ def test_every_file_of_the_map_exists_and_every_source_file_is_on_it() -> None:
             "generation",
             "lora",
             "training",
+            "web",
             "figures",
             "report",
         )

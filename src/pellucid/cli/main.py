@@ -9,6 +9,7 @@ import typer
 
 import pellucid
 from pellucid.cli.exchange import export, import_
+from pellucid.cli.explore import explore
 from pellucid.cli.generate import generate
 from pellucid.cli.kv_report import kv_report
 from pellucid.cli.models import models
@@ -51,6 +52,7 @@ app.command("kv-report")(kv_report)
 app.command()(train)
 app.command()(finetune)
 app.command()(evaluate)
+app.command()(explore)
 app.command()(selftest)
 app.command("import")(import_)
 app.command()(export)

@@ -1,0 +1,29 @@
+// The whole state of the page is its address: #/view?model=...&text=...&...  Whoever opens it sees the same.
+
+const HERE = ["model", "text", "target", "lang", "theme"];
+
+export function read() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  return { view: path || "", ...Object.fromEntries(new URLSearchParams(query)) };
+}
+
+export function address({ view, ...rest }) {
+  const query = new URLSearchParams();
+  for (const [key, value] of Object.entries(rest))
+    if (value !== undefined && value !== null && value !== "") query.set(key, value);
+  return `#/${view}?${query}`;
+}
+
+/** Change some of the state; what only one view knows is dropped when the view changes. */
+export function change(changes, { replace = false } = {}) {
+  const old = read();
+  const kept = changes.view && changes.view !== old.view
+    ? Object.fromEntries(Object.entries(old).filter(([key]) => HERE.includes(key)))
+    : old;
+  const next = address({ ...kept, ...changes });
+  if (next === location.hash) return;
+  if (replace) {
+    history.replaceState(null, "", next);
+    dispatchEvent(new HashChangeEvent("hashchange"));
+  } else location.hash = next;
+}

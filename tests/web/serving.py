@@ -1,0 +1,88 @@
+"""A server in this process, with the worked example and small random models."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from httpx import Response
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from pellucid.lens.worked_example import worked_example
+from pellucid.model import config as c
+from pellucid.model.transformer import Transformer
+from pellucid.pretrained.facade import Model
+from pellucid.pretrained.tokenizer import FastTokenizer
+from pellucid.web.security import Address, Limits
+from pellucid.web.server import create_app
+
+with warnings.catch_warnings():
+    # It would rather have httpx's successor, which nothing else here needs.
+    warnings.simplefilter("ignore")
+    from fastapi.testclient import TestClient
+
+PORT = 8000
+BASE = f"http://127.0.0.1:{PORT}"
+WORDS = "the cat sat on mat because it was tired and a dog ran over green hill to see red sun . , The"
+
+
+def config(**changes: Any) -> c.ModelConfig:
+    """A decoder with rotary positions, which has no longest text."""
+    own: dict[str, Any] = {
+        "vocab": len(WORDS.split()) + 1,
+        "width": 32,
+        "heads": 4,
+        "decoder_blocks": 3,
+        "feed_forward": c.Plain(hidden=64, activation="gelu"),
+        "position": c.Rotary(),
+    }
+    return c.ModelConfig(**(own | changes))
+
+
+def random_model(**changes: Any) -> Model:
+    own = config(**changes)
+    return Model(own, Transformer(own, seed=0).eval())
+
+
+def with_words(model: Model) -> Model:
+    vocab = {word: place for place, word in enumerate(["[UNK]", *WORDS.split()])}
+    pipeline = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    pipeline.pre_tokenizer = pre_tokenizers.Whitespace()
+    return replace(model, tokenizer=FastTokenizer(pipeline))
+
+
+def shelf() -> dict[str, Callable[[], Model]]:
+    return {
+        "worked-example": worked_example,
+        "words": lambda: with_words(random_model()),
+        "ids": lambda: random_model(),
+        "pair": lambda: random_model(encoder_blocks=2, decoder_blocks=2, position=c.Sinusoidal()),
+        "encoder": lambda: random_model(encoder_blocks=2, decoder_blocks=0, position=c.Learned(), context=64),
+        "t5": lambda: random_model(position=c.T5Buckets()),
+        "alibi": lambda: random_model(position=c.ALiBi(), heads=4),
+        "linear": lambda: random_model(attention=c.Linear(features=c.EluPlusOne())),
+    }
+
+
+def client(limits: Limits = Limits(per_second=1e6, burst=10**6), address: Address | None = None) -> TestClient:
+    app = create_app(shelf(), address or Address(port=PORT), limits)
+    return TestClient(app, base_url=BASE)
+
+
+def unpack(response: Response) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """The naive twin of `payloads.pack`, and of the page's own reader."""
+    assert response.status_code == 200, response.text
+    data = response.content
+    start = 4 + int.from_bytes(data[:4], "little")
+    head = json.loads(data[4:start])
+    arrays = {}
+    for name, spec in head.pop("arrays").items():
+        count = int(np.prod(spec["shape"]))
+        found = np.frombuffer(data, spec["dtype"], count, start + spec["offset"])
+        arrays[name] = found.reshape(spec["shape"])
+    return head, arrays

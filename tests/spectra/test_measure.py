@@ -17,7 +17,8 @@ from pellucid.model import config as c
 from pellucid.model.presets import PRESETS, preset
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
-from pellucid.spectra.measure import Selection, Share, derived_seed, spectrum
+from pellucid.spectra.baseline import derived_seed
+from pellucid.spectra.measure import Selection, Share, spectrum
 from pellucid.spectra.spectrum import Effort, spectrum_of_matrix
 from pellucid.spectra.statistics import statistics_of_matrix
 from pellucid.spectra.watch import places, watch

@@ -28,8 +28,9 @@ from pellucid.model.attention import Attention
 from pellucid.model.layers import Linear
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
+from pellucid.spectra.baseline import derived_seed
 from pellucid.spectra.change import Against, Change, HeadChange
-from pellucid.spectra.measure import Selection, Text, derived_seed, text_ids
+from pellucid.spectra.measure import Selection, Text, text_ids
 from pellucid.spectra.rank import ranks_of, singular_values, singular_values_of_product
 from pellucid.spectra.watch import Place, places, watch
 from pellucid.spectra.weights import Spectrum

@@ -21,6 +21,7 @@ from pellucid.model.mechanisms import LinformerMechanism
 from pellucid.model.sites import sites as find_sites
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
+from pellucid.spectra.baseline import random_twin
 from pellucid.spectra.inequality import RankBound, product_bound, sum_bound
 from pellucid.spectra.rank import TAUS, Ranks, check_matrix, distance_to_mean_row, ranks
 
@@ -105,8 +106,7 @@ def rank_through_depth(
     walk = _run(model.network, texts, tau, heads=heads)
     random = None
     if baseline_seed is not None:
-        twin = Transformer(model.config, seed=baseline_seed).to(model.network.tokens.weight).eval()
-        other = _run(twin, texts, tau, heads=heads)
+        other = _run(random_twin(model.network, baseline_seed), texts, tau, heads=heads)
         random = DepthRanks("random weights", texts[-1].shape[1], tau, tuple(other.sites), tuple(other.bounds))
     return DepthRanks(model.name, texts[-1].shape[1], tau, tuple(walk.sites), tuple(walk.bounds), random)
 

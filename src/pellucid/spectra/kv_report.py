@@ -15,9 +15,9 @@ from pellucid.model import config as c
 from pellucid.model.cache import Cache, KeysAndValues, cache_bytes, source_bytes
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
+from pellucid.spectra.baseline import derived_seed, random_twin
 from pellucid.spectra.kv_changes import Alteration, Comparison, Int8, LowRank, WindowAndSinks, directions
 from pellucid.spectra.kv_results import CachedHead, Growth, KvReport, PartSpectrum, Room
-from pellucid.spectra.measure import derived_seed
 from pellucid.spectra.rank import ranks_of
 
 LONGEST = 131_072  # tokens: where a model names no context
@@ -56,9 +56,7 @@ def kv_report(
     keeps_tokens = not isinstance(model.config.attention, c.Linear)
     heads = list(_heads(network, texts, tau)) if keeps_tokens else []
     if baseline and heads:
-        random = (
-            Transformer(model.config, seed=derived_seed(seed, "random weights")).to(model.device, model.dtype).eval()
-        )
+        random = random_twin(model.network, derived_seed(seed, "random weights"))
         twins = _heads(random, texts, tau)
         heads = [replace(head, baseline=twin.measured) for head, twin in zip(heads, twins, strict=True)]
     comparison = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from itertools import zip_longest
 from typing import Any
 
@@ -18,6 +17,7 @@ from pellucid.kernels.view import View
 from pellucid.model import config as c
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
+from pellucid.spectra.baseline import derived_seed, random_twin
 from pellucid.spectra.operator import Backend, open_operator
 from pellucid.spectra.results import Head, Measured, Spectra
 from pellucid.spectra.spectrum import Effort, Method, head_spectrum, spectrum_of_matrix
@@ -81,11 +81,7 @@ def spectrum(
     try:
         work.run(model.network, ids, measured, "")
         if baseline:
-            random = (
-                Transformer(model.config, seed=derived_seed(seed, "random weights"))
-                .to(model.device, model.dtype)
-                .eval()
-            )
+            random = random_twin(model.network, derived_seed(seed, "random weights"))
             work.run(random, ids, twins, ", random weights")
     except KeyboardInterrupt:
         raise Stopped(result()) from None
@@ -172,11 +168,6 @@ class _Work:
     def _seed(self, place: Place, head: int) -> int:
         """A draw of its own for every head, the same in whichever process it is measured."""
         return derived_seed(self.seed, place.stack, place.block, place.kind, head)
-
-
-def derived_seed(*parts: int | str) -> int:
-    """A seed of its own for every use. Weights that were drawn from a seed would be their own baseline without it."""
-    return int.from_bytes(blake2b("/".join(map(str, parts)).encode(), digest_size=7).digest(), "big")
 
 
 def text_ids(model: Model, text: Text, context: int | None) -> tuple[Tensor, ...]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pellucid.model.attention import Attention
 from pellucid.model.transformer import Transformer
+from pellucid.spectra.baseline import random_twin
 from pellucid.spectra.rank import TAUS, Ranks, check_matrix, ranks_of, singular_values, singular_values_of_product
 
 Kind = Literal["self", "cross"]
@@ -92,8 +93,7 @@ def weight_spectra(
                 heads += _of_sublayer(block.cross, name, index, "cross", tau)
     random = None
     if baseline_seed is not None:
-        twin = Transformer(network.config, seed=baseline_seed).to(network.tokens.weight)
-        random = weight_spectra(twin, tau, baseline_seed=None)
+        random = weight_spectra(random_twin(network, baseline_seed), tau, baseline_seed=None)
     return WeightSpectra(tau, tuple(heads), random)
 
 

@@ -14,7 +14,8 @@ from pellucid.model.transformer import Transformer
 from pellucid.training.batches import Batch
 from pellucid.training.data import IGNORED
 
-CHUNK_NUMBERS = 2**26  # logits at a time, unless told
+CHUNK_NUMBERS = 2**26  # logits at a time on a CPU, unless told
+GPU_SHARE = 64  # on a GPU, the logits of a chunk may take this part of its memory
 Features = Float[Tensor, "row width"]
 Matrix = Float[Tensor, "vocab width"]
 Answers = Int[Tensor, " row"]
@@ -37,11 +38,20 @@ def chunked_cross_entropy(
     smoothing: float = 0.0,
     chunk: int = 0,
 ) -> Sum:
-    """The same sum and the same gradients, `chunk` rows at a time."""
-    chunk = chunk or max(CHUNK_NUMBERS // matrix.shape[0], 128)
+    """The same sum and the same gradients, at most `chunk` rows at a time."""
+    most = chunk or rows_at_once(matrix.shape[0], matrix.device)
+    count = max(-(-rows.shape[0] // most), 1)
+    chunk = max(-(-rows.shape[0] // count), 1)  # chunks of the same size: their products are equally fast
     apply: Any = _Chunked.apply  # untyped in torch
     found: Sum = apply(rows, matrix, bias, answers, smoothing, chunk)
     return found
+
+
+def rows_at_once(vocab: int, device: torch.device) -> int:
+    numbers = CHUNK_NUMBERS
+    if device.type == "cuda":
+        numbers = torch.cuda.get_device_properties(device).total_memory // 4 // GPU_SHARE
+    return max(numbers // vocab, 128)
 
 
 class _Chunked(torch.autograd.Function):
@@ -68,10 +78,10 @@ class _Chunked(torch.autograd.Function):
             part = slice(first, first + chunk)
             x, answer = rows[part].to(working), answers[part]
             logits = _logits(x, table, bias)
-            logprobs = logits.log_softmax(-1)
-            total = total + _loss(logprobs, answer, smoothing)
+            spread = logits.logsumexp(-1, keepdim=True)
+            total = total + _loss(logits, spread, answer, smoothing)
             if to_rows is not None and to_matrix is not None:
-                slope = _slope(logprobs, answer, smoothing)
+                slope = _slope(logits, spread, answer, smoothing)
                 if to_bias is not None:
                     to_bias += slope.sum(0).to(to_bias.dtype)
                 slope = slope.to(working)
@@ -102,21 +112,21 @@ def _logits(x: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
     return logits if bias is None else logits + bias
 
 
-def _loss(logprobs: Tensor, answers: Tensor, smoothing: float) -> Tensor:
-    loss = functional.nll_loss(logprobs, answers, ignore_index=IGNORED, reduction="sum")
-    if not smoothing:
-        return loss
-    even = -logprobs.mean(-1).masked_fill(answers == IGNORED, 0).sum()
-    return (1 - smoothing) * loss + smoothing * even
-
-
-def _slope(logprobs: Tensor, answers: Tensor, smoothing: float) -> Tensor:
-    """softmax - what the answer says, and zero where there is none."""
+def _loss(logits: Tensor, spread: Tensor, answers: Tensor, smoothing: float) -> Tensor:
+    """-log p of the answers, summed; log p = logit - spread."""
     real = answers != IGNORED
-    slope = logprobs.exp() - smoothing / logprobs.shape[-1]
-    places = answers.where(real, 0)[:, None]
-    slope = slope.scatter_add(1, places, torch.full_like(places, smoothing - 1, dtype=slope.dtype))
-    return slope * real[:, None]
+    chosen = logits.gather(1, answers.where(real, 0)[:, None])
+    if smoothing:
+        chosen = (1 - smoothing) * chosen + smoothing * logits.mean(-1, keepdim=True)
+    return (spread - chosen).masked_fill(~real[:, None], 0).sum()
+
+
+def _slope(logits: Tensor, spread: Tensor, answers: Tensor, smoothing: float) -> Tensor:
+    """softmax - what the answer says, and zero where there is none. One formula per entry: a compiler makes one pass."""
+    said = torch.arange(logits.shape[-1], device=logits.device) == answers[:, None]
+    slope = (logits - spread).exp() - smoothing / logits.shape[-1]
+    slope = slope.where(~said, slope - (1 - smoothing))
+    return slope.masked_fill((answers == IGNORED)[:, None], 0)
 
 
 class Objective(nn.Module):
@@ -142,8 +152,9 @@ class Objective(nn.Module):
             rows, matrix = head.rows(states).flatten(0, 1), head.matrix(network.tokens.weight)
             return chunked_cross_entropy(rows, matrix, head.bias, answers.flatten(), smoothing, self.chunk), None
         scores = head(states, network.tokens.weight, padding)
-        logprobs = scores.to(_exact(scores)).log_softmax(-1)
-        return _loss(logprobs.flatten(0, -2), answers.flatten(), smoothing), logprobs.argmax(-1)
+        scores = scores.to(_exact(scores)).flatten(0, -2)
+        loss = _loss(scores, scores.logsumexp(-1, keepdim=True), answers.flatten(), smoothing)
+        return loss, scores.argmax(-1).view_as(answers)
 
 
 def arguments(batch: Batch) -> dict[str, Tensor]:

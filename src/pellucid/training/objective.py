@@ -134,7 +134,8 @@ class Objective(nn.Module):
 
     def __init__(self, network: Transformer, smoothing: float = 0.0, chunk: int = 0) -> None:
         super().__init__()
-        self.network, self.smoothing, self.chunk = network, smoothing, chunk
+        self.network, self.smoothing = network, smoothing
+        self.chunk = chunk or rows_at_once(network.config.vocab, network.tokens.weight.device)
 
     def forward(
         self,

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pellucid.kernels.entropy import losses, losses_over_slopes, slopes
 from pellucid.model.heads import UnembedHead
 from pellucid.model.transformer import Transformer
 from pellucid.training.batches import Batch
@@ -77,16 +78,16 @@ class _Chunked(torch.autograd.Function):
         for first in range(0, rows.shape[0], chunk):
             part = slice(first, first + chunk)
             x, answer = rows[part].to(working), answers[part]
-            logits = _logits(x, table, bias)
-            spread = logits.logsumexp(-1, keepdim=True)
-            total = total + _loss(logits, spread, answer, smoothing)
-            if to_rows is not None and to_matrix is not None:
-                slope = _slope(logits, spread, answer, smoothing)
-                if to_bias is not None:
-                    to_bias += slope.sum(0).to(to_bias.dtype)
-                slope = slope.to(working)
-                to_rows[part] = (slope @ table).to(rows.dtype)
-                to_matrix += slope.T @ x
+            if to_rows is None or to_matrix is None:
+                total = total + losses(_logits(x, table, bias), answer, smoothing).sum()
+                continue
+            loss, slope = _losses_and_slopes(x, table, bias, answer, smoothing)
+            total = total + loss.sum()
+            if to_bias is not None:
+                to_bias += slope.sum(0).to(to_bias.dtype)
+            slope = slope.to(working)
+            to_rows[part] = (slope @ table).to(rows.dtype)
+            to_matrix += slope.T @ x
         ctx.save_for_backward(*(part for part in (to_rows, to_matrix, to_bias) if part is not None))
         ctx.biased = bias is not None
         return total
@@ -112,21 +113,14 @@ def _logits(x: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
     return logits if bias is None else logits + bias
 
 
-def _loss(logits: Tensor, spread: Tensor, answers: Tensor, smoothing: float) -> Tensor:
-    """-log p of the answers, summed; log p = logit - spread."""
-    real = answers != IGNORED
-    chosen = logits.gather(1, answers.where(real, 0)[:, None])
-    if smoothing:
-        chosen = (1 - smoothing) * chosen + smoothing * logits.mean(-1, keepdim=True)
-    return (spread - chosen).masked_fill(~real[:, None], 0).sum()
-
-
-def _slope(logits: Tensor, spread: Tensor, answers: Tensor, smoothing: float) -> Tensor:
-    """softmax - what the answer says, and zero where there is none. One formula per entry: a compiler makes one pass."""
-    said = torch.arange(logits.shape[-1], device=logits.device) == answers[:, None]
-    slope = (logits - spread).exp() - smoothing / logits.shape[-1]
-    slope = slope.where(~said, slope - (1 - smoothing))
-    return slope.masked_fill((answers == IGNORED)[:, None], 0)
+def _losses_and_slopes(
+    x: Tensor, table: Tensor, bias: Tensor | None, answers: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    if x.device.type == "cuda" and bias is None and x.dtype != torch.float64:
+        logits = x @ table.T
+        return losses_over_slopes(logits, answers, smoothing), logits
+    logits = _logits(x, table, bias)
+    return losses(logits, answers, smoothing), slopes(logits, answers, smoothing)
 
 
 class Objective(nn.Module):
@@ -154,8 +148,7 @@ class Objective(nn.Module):
             return chunked_cross_entropy(rows, matrix, head.bias, answers.flatten(), smoothing, self.chunk), None
         scores = head(states, network.tokens.weight, padding)
         scores = scores.to(_exact(scores)).flatten(0, -2)
-        loss = _loss(scores, scores.logsumexp(-1, keepdim=True), answers.flatten(), smoothing)
-        return loss, scores.argmax(-1).view_as(answers)
+        return losses(scores, answers.flatten(), smoothing).sum(), scores.argmax(-1).view_as(answers)
 
 
 def arguments(batch: Batch) -> dict[str, Tensor]:

@@ -80,8 +80,7 @@ Step = Callable[[], object]
 
 def contestants(on_gpu: bool) -> dict[str, Callable[[Shape, argparse.Namespace], Step]]:
     both = {"pellucid": ours, "plain": plain}
-    more = {"pellucid, bfloat16 stream": ours_narrow, "transformers": transformers_loop}
-    return {**both, **more} if on_gpu else both
+    return {**both, "transformers": transformers_loop} if on_gpu else both
 
 
 def compare(steps: dict[str, Step], shape: Shape, options: argparse.Namespace, on_gpu: bool) -> list[dict[str, Any]]:
@@ -109,7 +108,7 @@ def compare(steps: dict[str, Step], shape: Shape, options: argparse.Namespace, o
         rows.append(row)
         share = f"  MFU {row['mfu']:.3f}" if on_gpu else ""
         print(
-            f"{name:28}{row['ms']:9.2f} ms{row['tokens_per_second']:14,.0f} tokens/s{share}  {seconds / ours:5.2f} x",
+            f"{name:14}{row['ms']:9.2f} ms{row['tokens_per_second']:14,.0f} tokens/s{share}  {seconds / ours:5.2f} x",
             flush=True,
         )
     return rows
@@ -136,12 +135,7 @@ def ids_of(shape: Shape, options: argparse.Namespace) -> Tensor:
     return torch.randint(0, shape.vocab, (shape.batch, shape.context + 1), generator=draw).to(options.device)
 
 
-def ours_narrow(shape: Shape, options: argparse.Namespace) -> Step:
-    """With what the blocks add to in bfloat16, too."""
-    return ours(shape, options, stream="bfloat16")
-
-
-def ours(shape: Shape, options: argparse.Namespace, stream: str = "float32") -> Step:
+def ours(shape: Shape, options: argparse.Namespace) -> Step:
     on_gpu = options.device == "cuda"
     run = RunConfig(
         model=config_of(shape).model_dump(),
@@ -150,7 +144,7 @@ def ours(shape: Shape, options: argparse.Namespace, stream: str = "float32") -> 
         batch={"tokens": shape.batch * shape.context, "context": shape.context},
         schedule={"kind": "constant", "steps": 10**6, "warmup": 0},
         optimizer={"rate": 1e-4},
-        compute={"device": options.device, "compile": on_gpu, "chunk": options.chunk, "stream": stream}
+        compute={"device": options.device, "compile": on_gpu, "chunk": options.chunk}
         | {"precision": "bfloat16" if on_gpu else "float32"},
         output={"folder": tempfile.mkdtemp()},
     )

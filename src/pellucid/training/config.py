@@ -245,15 +245,12 @@ class Record(Part):
 class Compute(Part):
     """precision: bfloat16 is autocast. recompute: activations again in the backward pass, for memory.
 
-    stream: what the blocks of a pre-norm model add to; in bfloat16 less is read and written, with autocast alone.
-
     join: queries, keys and values in one product. chunk: rows of logits at a time; 0 is by size.
     strategy: under torchrun, whole copies (ddp) or shards (fsdp).
     """
 
     device: str = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
-    stream: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
     recompute: bool = False
     join: bool = True

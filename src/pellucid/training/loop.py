@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pellucid.errors import ConfigError, PellucidError
 from pellucid.model import config as m
-from pellucid.model.embedding import Embedding
 from pellucid.model.transformer import Transformer
 from pellucid.training import checkpoint
 from pellucid.training.batches import Batch, Source, ahead, dealt
@@ -73,8 +72,6 @@ class Loop:
         smoothing = run.task.smoothing if isinstance(run.task, Translation | Tagging | Classification) else 0.0
         if run.compute.join:
             join_projections(network)
-        if run.compute.stream == "bfloat16":
-            narrow_stream(network)
         self.objective = Objective(network, smoothing, run.compute.chunk).train()
         self.spread = Spread(self.objective, world, run.compute)
         if self.spread.sharded and run.record.points:
@@ -290,18 +287,6 @@ class Loop:
         if self.best and best.exists() and self.world.is_first:
             return checkpoint.read_tensors(best)
         return tensors
-
-
-def narrow_stream(network: Transformer) -> None:
-    """Under autocast, what the blocks add to has the type of what comes out of the embedding."""
-    for module in network.modules():
-        if isinstance(module, Embedding):
-            module.register_forward_hook(_to_autocast)
-
-
-def _to_autocast(module: nn.Module, arguments: Any, x: Tensor) -> Tensor:
-    place = x.device.type
-    return x.to(torch.get_autocast_dtype(place)) if torch.is_autocast_enabled(place) else x
 
 
 def whole_tensors(network: Transformer) -> dict[str, Tensor]:

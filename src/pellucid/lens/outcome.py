@@ -52,7 +52,7 @@ def outcome(model: Model, edited: Edited) -> Outcome:
     """Of the first text."""
     before, after = edited.before[0], edited.after[0]
     if isinstance(model.config.head, c.Pool):
-        return Outcome("vector", vector=float((after - before).norm() / before.norm()))
+        return Outcome("vector", vector=float((after - before).norm() / before.norm().clamp(min=1e-30)))
     if before.dim() == 1:
         return Outcome("text", **_said(model, before, after))
     variations, changed = _over_tokens(before, after)

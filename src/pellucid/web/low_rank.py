@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +24,7 @@ from pellucid.web.shelf import Book
 # Up to so many tokens the matrix is formed and every singular triple is known.
 EXACT = 512
 SIDE = 256  # pixels
+TINY = 1e-30  # a head that gives nothing at all
 
 Progress = Callable[[int, int], None]
 
@@ -129,8 +129,7 @@ def run_at(book: Book, ids: Ids, opened: Opened, rank: int) -> tuple[Tensor, Edi
 def relative(own: Tensor, changed: Tensor) -> float:
     """How far the head's output moved, over its size."""
     own, changed = own.double().cpu(), changed.double().cpu()
-    size = float(own.norm())
-    return float((changed - own).norm()) / size if size else math.inf
+    return float((changed - own).norm()) / max(float(own.norm()), TINY)
 
 
 def _each(rows: int, columns: int) -> tuple[int, int]:

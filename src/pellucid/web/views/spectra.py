@@ -29,7 +29,7 @@ TOKENS = 4096
 TAUS = (0.9, 0.99)
 POINTS = 256  # of a curve
 FLOOR = 1e-5  # of the largest singular value: what is smaller holds no energy that an axis could show
-STATISTICS = ("stable", "top_tenth_low", "top_tenth_high", "entropy", "sink", "heaviest", "heaviest_key", "distance")
+STATISTICS = ("stable", "entropy", "sink")
 
 
 class AskedHead(Asked):
@@ -165,7 +165,6 @@ def _numbers(found: Measured | None) -> list[float]:
     assert found is not None
     ends = [float(end) for tau in TAUS for end in found.spectrum.effective[tau]]
     known = {**found.statistics.to_json(), "stable": found.spectrum.stable}
-    known["top_tenth_low"], known["top_tenth_high"] = found.spectrum.top_tenth
     return [*ends, *(known[name] for name in STATISTICS)]
 
 

@@ -185,6 +185,7 @@ export default {
   "spectra.legend.length": "effective rank, as a share of the largest rank possible",
   "spectra.legend.random": "effective rank over that of random weights",
   "spectra.at": "{name}: effective rank {rank} of {size} ({share}); random weights: {random} ({times})",
+  "spectra.name": "{place}, head {head}",
   "spectra.between": "{low} to {high}",
   "spectra.curves": "Singular values: {name}",
   "spectra.values": "Singular values of one head, of random weights and of the other heads beside it",
@@ -224,5 +225,6 @@ export default {
   "spectra.says.text": "What the model says of the text: probability that moved",
   "spectra.variation": "The total variation: half the sum of all changes. KL divergence {divergence} nats.",
   "spectra.changed": "Another answer became the likeliest at {changed} of {places} tokens.",
-  "spectra.odd": "Cut to a rank, softmax rows are shares no more: {negative} of {cells} weights are below zero (lowest {lowest}); {appeared} appear where the head had none, as in a hidden future ({share} of the total size); a row’s sum changes by up to {sum}.",
+  "spectra.fine": "At this rank no weight is below zero, none appears where the head had none, and the rows sum as before.",
+  "spectra.odd": "Cut to a rank, attention weights are shares no more: {negative} of {cells} weights are below zero (lowest {lowest}); {appeared} appear where the head had none, as in a hidden future ({share} of the total size); a row’s sum changes by up to {sum}.",
 };

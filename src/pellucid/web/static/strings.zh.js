@@ -185,6 +185,7 @@ export default {
   "spectra.legend.length": "有效秩，占最大可能秩的比例",
   "spectra.legend.random": "有效秩与随机权重之比",
   "spectra.at": "{name}：有效秩 {rank} / {size}（{share}）；随机权重：{random}（{times}）",
+  "spectra.name": "{place}，头 {head}",
   "spectra.between": "{low} 到 {high}",
   "spectra.curves": "奇异值：{name}",
   "spectra.values": "一个头的奇异值，旁边是随机权重和同一注意力的其他头",
@@ -224,5 +225,6 @@ export default {
   "spectra.says.text": "模型对文本的判断：移动了的概率",
   "spectra.variation": "总变差：所有变化之和的一半。KL 散度 {divergence} 奈特。",
   "spectra.changed": "{places} 个词元中，{changed} 个的最可能答案变了。",
-  "spectra.odd": "截到较小的秩之后，softmax 的行不再是份额：{cells} 个权重中 {negative} 个小于零（最低 {lowest}）；{appeared} 个出现在原本没有权重的地方，例如被遮住的未来（占总量的 {share}）；一行的和最多改变 {sum}。",
+  "spectra.fine": "在这个秩上，没有权重小于零，原本没有权重的地方也没有出现权重，每行的和不变。",
+  "spectra.odd": "截到较小的秩之后，注意力权重不再是份额：{cells} 个权重中 {negative} 个小于零（最低 {lowest}）；{appeared} 个出现在原本没有权重的地方，例如被遮住的未来（占总量的 {share}）；一行的和最多改变 {sum}。",
 };

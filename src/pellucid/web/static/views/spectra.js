@@ -130,7 +130,7 @@ function bar(scale, low, high) {
 function sentenceOf({ found, settings: { tau }, both }, row, head) {
   const place = found.places[row];
   const [mine, random] = ["own", "baseline"].map((name) => ends(numbersOf(found, name, row, head), tau));
-  return t("spectra.at", { name: `${nameOf(place, both)}, ${t("common.head", { head })}`, rank: bracket(mine), size: sizeOf(place),
+  return t("spectra.at", { name: t("spectra.name", { place: nameOf(place, both), head }), rank: bracket(mine), size: sizeOf(place),
     share: percent(middle(mine) / sizeOf(place)), random: bracket(random), times: times(middle(mine) / middle(random)) });
 }
 
@@ -149,7 +149,7 @@ async function choose(own, state, signal) {
   }
   const [mine, random] = ["own", "baseline"].map((name) => numbersOf(found, name, at.place, at.head));
   const rank = whole(state.rank ?? mine["rank_0.9_high"], 1, own.opened.ranks);
-  put(told, h("h2", {}, t("spectra.curves", { name: `${nameOf(found.places[at.place], both)}, ${t("common.head", at)}` })),
+  put(told, h("h2", {}, t("spectra.curves", { name: t("spectra.name", { place: nameOf(found.places[at.place], both), head: at.head }) })),
     h("div", { class: "curves" }, curves(own.opened, at.head, rank), statistics(found, mine, random, sizeOf(found.places[at.place]))));
   await own.rank.show(rank, signal);
 }

@@ -18,7 +18,7 @@ export class RankView {
     this.readout = h("p", { class: "readout", role: "status" });
     this.body = h("div", { class: "rank-body" });
     this.card = h("section", { class: "card" }, h("h2", {}, t("spectra.rank")), h("p", { class: "quiet" }, t("spectra.rank.hint")),
-      h("label", { for: "field-rank", class: "rank-label" }, this.label), this.slider, page.problemOf("rank"), this.note, this.body);
+      h("div", { class: "rank-slider" }, h("label", { for: "field-rank" }, this.label), this.slider), page.problemOf("rank"), this.note, this.body);
   }
 
   /** Another head: its ranks, its matrix. */
@@ -58,6 +58,7 @@ export class RankView {
 
   /** A truncated softmax is none any more. */
   odd({ negative, lowest, appeared, appeared_share: share, row_sum: rowSum }) {
+    if (!negative && !appeared && rowSum < 1e-6) return h("p", { class: "quiet fine" }, t("spectra.fine"));
     const cells = this.opened.shape[0] * this.opened.shape[1];
     return h("p", { class: "odd", data: { negative } }, t("spectra.odd", { negative: whole(negative), cells: whole(cells), lowest: number(Math.min(lowest, 0)),
       appeared: whole(appeared), share: percent(share), sum: number(rowSum) }));

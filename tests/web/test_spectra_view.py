@@ -47,6 +47,10 @@ MODELS = {
 }
 
 
+def exact(model: Model) -> Model:
+    return Model(model.config, model.network.double())
+
+
 @pytest.fixture(scope="module")
 def web() -> Iterator[TestClient]:
     app = create_app(MODELS, Address(port=PORT), Limits(per_second=1e6, burst=10**6))
@@ -161,21 +165,38 @@ def test_every_head_and_mechanism(web: TestClient, model: str, kind: str) -> Non
         assert whole["output"] < 1e-6
 
 
-def test_a_long_text_needs_no_matrix() -> None:
+@pytest.mark.parametrize(
+    ("model", "place"),
+    [
+        ("grouped", Place("decoder", 1, "self")),
+        ("pair", Place("decoder", 1, "cross")),
+        ("pair", Place("encoder", 0, "self")),
+    ],
+)
+def test_a_long_text_needs_no_matrix(model: str, place: Place) -> None:
     """The run that replaces the head's output gives what replacing its weights gives."""
-    model = random_model(key_value_heads=2)
-    book = Book("model", lambda: model, Lane(1, 60.0))
-    ids = (tuple((k * k * 7) % 20 for k in range(530)),)
-    opened = open_head(book, ids, Place("decoder", 1, "self"), 2, lambda done, total: None)
+    book = Book(model, lambda: exact(MODELS[model]()), Lane(1, 60.0))
+    ids: tuple[tuple[int, ...], ...] = (tuple((k * k * 7) % 20 for k in range(530)),)
+    if model == "pair":
+        ids = (*ids, (1, 2, 3, 4))
+    opened = open_head(book, ids, place, 2, lambda done, total: None)
     assert not opened.found.exact
     assert opened.value is not None
-    output, edited = run_at(book, ids, opened, 9)
-    replaced = Replace(opened.found.rows(9), (0, 2))
-    again = edit(book.formed, [list(ids[0])], {"decoder.1.attention.weights": replaced})
-    torch.testing.assert_close(edited.after, again.after, rtol=0, atol=1e-6)
-    torch.testing.assert_close(edited.before, again.before, rtol=0, atol=1e-6)
-    small, near = opened.picture_at(9), opened.found.rows(9).numpy()
-    assert small[3, 5] == pytest.approx(near[9:12, 15:18].mean(), abs=1e-12)
+    rank = min(9, opened.found.ranks - 1)
+    output, edited = run_at(book, ids, opened, rank)
+    replaced = Replace(opened.found.rows(rank), (0, 2))
+    text, *target = [[list(one)] for one in ids]
+    again = edit(book.formed, text, {f"{opened.site}.weights": replaced}, *target)
+    torch.testing.assert_close(edited.after, again.after, rtol=0, atol=1e-12)
+    torch.testing.assert_close(edited.before, again.before, rtol=0, atol=1e-12)
+    assert edited.largest_change > 1e-8
+    down, across = opened.each
+    small, near = opened.picture_at(rank), opened.found.rows(rank).numpy()
+    whole = opened.rows(slice(0, opened.shape[0])).numpy()
+    assert opened.picture[3, 1] == pytest.approx(whole[3 * down : 4 * down, across : 2 * across].mean(), abs=1e-15)
+    part = near[3 * down : 4 * down, across : 2 * across]
+    assert small[3, 1] == pytest.approx(part.mean(), abs=1e-12)
+    assert small.shape == opened.picture.shape
     assert output.shape == opened.output.shape
     book.lane.close()
 

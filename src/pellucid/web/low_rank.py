@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pellucid.lens.edit import Edited, Replace, edit
+from pellucid.lens.edit import Edit, Edited, Replace, edit
 from pellucid.lens.trace import record
 from pellucid.lens.trace import trace as run
 from pellucid.lens.view import allowed
 from pellucid.model import config as c
+from pellucid.pretrained.facade import Model
 from pellucid.spectra.overview import head_operator
 from pellucid.spectra.truncation import Factors, Rows, factors, free_factors
 from pellucid.spectra.watch import Place
@@ -23,7 +24,7 @@ from pellucid.web.shelf import Book
 
 # Up to so many tokens the matrix is formed and every singular triple is known.
 EXACT = 512
-SIDE = 256  # pixels
+SIDE, BANDS = 256, 32  # pixels, and how many rows of them are made at once
 TINY = 1e-30  # a head that gives nothing at all
 
 Progress = Callable[[int, int], None]
@@ -86,9 +87,9 @@ def _open_formed(book: Book, ids: Ids, place: Place, head: int, progress: Progre
         lambda part: weights[part],
         traced[f"{site}.heads"].value[0, head],
         None,
-        pooled(_shown(weights), *each),
+        _picture(lambda part: weights[part], weights.shape[0], each),
         each,
-        step.error,
+        min(step.error, 1e300),
         step.error <= allowed(step),
     )
 
@@ -99,31 +100,43 @@ def _open_free(book: Book, ids: Ids, place: Place, head: int, progress: Progress
     with record(network, {f"{site}.value", f"{site}.heads"}) as seen:
         network(*texts)
     operator = head_operator(book.model, texts, place, head)
-    view, every = operator.view, slice(0, operator.view.keys)
-    value = seen[f"{site}.value"][0]
-    side = max(_each(view.queries, view.keys))
+    view = operator.view
+
+    def rows(part: slice) -> Tensor:
+        return operator.tile(part, slice(0, view.keys))[0, 0]
+
+    value, each = seen[f"{site}.value"][0], _each(view.queries, view.keys)
     return Opened(
         site,
         head,
         free_factors(operator, progress=progress),
-        lambda part: operator.tile(part, every)[0, 0],
+        rows,
         seen[f"{site}.heads"][0, head].clone(),
         value[head * len(value) // book.model.config.heads].clone(),
-        _shown(operator.pooled(slice(0, view.queries), every, side)[0, 0]),
-        (side, side),
+        _picture(rows, view.queries, each),
+        each,
     )
 
 
 def run_at(book: Book, ids: Ids, opened: Opened, rank: int) -> tuple[Tensor, Edited]:
     """The head's output at a rank, and the model's output before and after."""
-    text, *target = lists(ids)
-    site, index, heads = opened.site, (0, opened.head), f"{opened.site}.heads"
+    index, heads = (0, opened.head), f"{opened.site}.heads"
     if opened.value is not None:
         output = opened.found.apply(rank, opened.value)
-        return output, edit(book.model, text, {heads: Replace(output, index)}, *target)
+        return output, _edit(book, book.model, ids, {heads: Replace(output, index)})
     with record(book.formed.network, {heads}) as seen:
-        edited = edit(book.formed, text, {f"{site}.weights": Replace(opened.found.rows(rank), index)}, *target)
+        new = Replace(opened.found.rows(rank), index)
+        edited = _edit(book, book.formed, ids, {f"{opened.site}.weights": new})
     return seen[heads][0, opened.head], edited
+
+
+def _edit(book: Book, model: Model, ids: Ids, edits: dict[str, Edit]) -> Edited:
+    """The run without edits is the same at every rank."""
+    text, *target = lists(ids)
+    known: dict[str, Tensor] = book.keep(("output", ids), dict)
+    edited = edit(model, text, edits, *target, before=known.get("before"))
+    known["before"] = edited.before
+    return edited
 
 
 def relative(own: Tensor, changed: Tensor) -> float:
@@ -136,6 +149,9 @@ def _each(rows: int, columns: int) -> tuple[int, int]:
     return -(-rows // SIDE), -(-columns // SIDE)
 
 
-def _shown(weights: Tensor) -> Array:
-    values: Array = weights.float().cpu().numpy()
-    return np.where(values == 0, np.nan, values)
+def _picture(rows: Rows, queries: int, each: tuple[int, int]) -> Array:
+    """A band of pixels at a time; NaN where no weight is."""
+    step = each[0] * BANDS
+    bands = (rows(slice(start, min(start + step, queries))) for start in range(0, queries, step))
+    means = np.concatenate([pooled(band.double().cpu().numpy(), *each) for band in bands])
+    return np.where(means == 0, np.nan, means)

@@ -87,7 +87,7 @@ async def at_rank(asked: AskedRank, request: Request) -> Packed:
         if asked.rank > opened.found.ranks:
             said = f"ranks 1 to {opened.found.ranks} are known here, not {asked.rank}"
             raise Refused(422, "no_rank", said, "rank", most=opened.found.ranks)
-        job.expect(2 * (book.model.config.encoder_blocks + book.model.config.decoder_blocks))
+        job.expect(book.model.config.encoder_blocks + book.model.config.decoder_blocks)
         found = truncate(opened.found, asked.rank, opened.rows)
         output, edited = run_at(book, ids, opened, asked.rank)
         told = {"output": relative(opened.output, output), "outcome": outcome(book.model, edited).to_json()}

@@ -206,7 +206,7 @@ export default {
   "spectra.fact.sink": "Weight on the first token",
   "spectra.fact.sink.text": "mean over queries: the sink",
   "spectra.exact": "All singular values were computed from the matrix, in float64.",
-  "spectra.free": "The text is long: the largest singular values come from products with the matrix, which is never written down. Two numbers are the ends between which a rank surely lies.",
+  "spectra.free": "The text is long: the largest singular values come from products with the matrix, which is never written down; the smallest of them may still be too low. Two numbers are the ends between which a rank surely lies.",
   "spectra.rank": "The head at a smaller rank",
   "spectra.rank.hint": "Only the largest singular values are kept: of all matrices of that rank, the nearest. The model runs on with it.",
   "spectra.rank.now": "Rank {rank} of {size}",

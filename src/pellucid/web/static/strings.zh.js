@@ -206,7 +206,7 @@ export default {
   "spectra.fact.sink": "落在第一个词元上的权重",
   "spectra.fact.sink.text": "对所有查询平均：汇聚点",
   "spectra.exact": "全部奇异值都由矩阵算出，用 float64。",
-  "spectra.free": "文本很长：最大的奇异值由与矩阵的乘积得到，矩阵本身从不写出。两个数是秩必定落在其间的两端。",
+  "spectra.free": "文本很长：最大的奇异值由与矩阵的乘积得到，矩阵本身从不写出；其中最小的几个可能仍偏低。两个数是秩必定落在其间的两端。",
   "spectra.rank": "这个头，换成更小的秩",
   "spectra.rank.hint": "只保留最大的几个奇异值：在该秩的所有矩阵中，它离原矩阵最近。模型带着它继续算下去。",
   "spectra.rank.now": "秩 {rank} / {size}",

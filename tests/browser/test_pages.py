@@ -257,14 +257,14 @@ def test_languages_switch_in_place(visit: Visit) -> None:
     page.locator("#lang-zh").click()
     page.wait_for_selector("html[lang=zh-CN]")
     ready(page, "trace")
-    assert page.locator("#tabs").inner_text().split() == ["追踪", "注意力", "地图", "位置"]
+    assert page.locator("#tabs").inner_text().split() == ["追踪", "注意力", "地图", "谱", "位置"]
     assert page.evaluate("document.activeElement.id") == "lang-zh"
 
 
 def test_the_keyboard_reaches_everything(visit: Visit) -> None:
     page = visit("trace", lang="en")
     seen = []
-    for _ in range(16):
+    for _ in range(17):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
     for name in ("skip", "lang-en", "theme", "field-model", "field-text", "Show", "Trace", "Positions", "0.2000"):

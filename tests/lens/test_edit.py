@@ -137,3 +137,15 @@ def test_the_logit_lens_ends_in_the_model(name: str) -> None:
 def test_the_logit_lens_needs_an_unembedding() -> None:
     with pytest.raises(InputError, match="has the head 'tag'"):
         logit_lens(model_of(config("encoder", head=c.Tag(labels=3))), [IDS])
+
+
+def test_a_run_that_is_known_is_not_run_again() -> None:
+    model = gpt2()
+    zero: dict[str, Edit] = {"decoder.0.attention.heads": Zero()}
+    first = edit(model, [IDS], zero)
+    runs = []
+    model.network.register_forward_pre_hook(lambda module, inputs: runs.append(1))
+    again = edit(model, [IDS], zero, before=first.before)
+    assert len(runs) == 1
+    assert torch.equal(again.after, first.after)
+    assert again.predictions == first.predictions

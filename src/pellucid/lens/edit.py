@@ -80,10 +80,13 @@ class Edited:
 
 
 @torch.no_grad()
-def edit(model: Model, text: Any, edits: Mapping[str, Edit], target: Any = None) -> Edited:
+def edit(
+    model: Model, text: Any, edits: Mapping[str, Edit], target: Any = None, *, before: Tensor | None = None
+) -> Edited:
     """Run a text twice on the same kernel: as the model is, and with the values at some sites changed on their way.
 
     Scores and weights can be edited too: both runs are on the reference kernel then.
+    before: what the first run gives, as an earlier `Edited` has it: it is not run again then.
     """
     _refuse_unseen(model.network)
     network = model.network
@@ -95,7 +98,7 @@ def edit(model: Model, text: Any, edits: Mapping[str, Edit], target: Any = None)
             raise InputError(_no_such_site(site, list(known)))
     texts = read_texts(model, text, target)
     values = {site: _new_value(model, network, site, one, target) for site, one in edits.items()}
-    before = _output(model, network, texts)
+    before = _output(model, network, texts) if before is None else before
     with _edited(network, edits, values):
         after = _output(model, network, texts)
     largest = float((before - after).abs().max())

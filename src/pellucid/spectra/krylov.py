@@ -78,6 +78,13 @@ class Krylov:
         small = self._small[: self.size, : self._right_size]
         return torch.linalg.eigvalsh(small @ small.T).clamp(min=0).sqrt().flip(0)
 
+    def triples(
+        self,
+    ) -> tuple[Float[Tensor, "query captured"], Float64[Tensor, " captured"], Float[Tensor, "key captured"]]:
+        """The singular triples of UU'A: left vectors, values and right vectors, the largest first."""
+        left, values, right = torch.linalg.svd(self._small[: self.size, : self._right_size], full_matrices=False)
+        return self.left @ left.to(self.left), values, self.right @ right.T.to(self.right)
+
     @property
     def _room(self) -> int:
         """How many columns may be multiplied now. The right basis takes all of their images: none may be cut off."""

@@ -166,7 +166,7 @@ async function render(force = false) {
       state: () => read(),
       again: () => render(true),
       asked: { model: state.model, text: state.text, ...(model.two_texts && state.target ? { target: state.target } : {}) },
-      call: (path, body) => call(path, body, signal),
+      call: (path, body, own) => call(path, body, own ? AbortSignal.any([signal, own]) : signal),
       change: (changes, options) => { clearProblems(); change(changes, options); },
     });
     main.dataset.ready = state.view;

@@ -6,38 +6,45 @@ const DASHES = ["", "6 3", "2 3", "9 3 2 3", "1 4", "12 4"];
 
 const short = (x) => (Number.isInteger(x) ? String(x) : Math.abs(x) >= 100 ? x.toFixed(0) : number(x).replace(/\.?0+$/, ""));
 
-/** curves: [{ name, x, y }]; step: as stairs. */
-export function lineChart({ curves, title, xTitle, yTitle, step = false, width = 520, height = 240, names = true }) {
+const raised = (power) => `10${[...String(power)].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("")}`;
+const looks = ({ look }, k) => (look ? { class: `curve ${look}` } : { class: `curve c${k % 6}`, "stroke-dasharray": DASHES[Math.floor(k / 6 + k) % 6] });
+
+/** curves: [{ name, x, y, look }], look: a class of its own, quiet: not in the key; step: as stairs; log: y by powers of ten; rule: a line up at x. */
+export function lineChart({ curves, title, xTitle, yTitle, step = false, log = false, rule = null, width = 520, height = 240, names = true }) {
   const [left, right, top, bottom] = [54, 12, 12, 38];
   const xs = curves.flatMap(({ x }) => [x[0], x[x.length - 1]]);
-  const ys = curves.flatMap(({ y }) => [...y].filter(Number.isFinite));
+  const up = log ? Math.log10 : (y) => y;
+  const ys = curves.flatMap(({ y }) => Array.from(y, up).filter(Number.isFinite));
   const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
   const least = ys.reduce((a, b) => Math.min(a, b), Infinity);
   const most = ys.reduce((a, b) => Math.max(a, b), -Infinity);
-  const [y0, y1] = most > least ? [least, most] : [least - 1, most + 1];
+  const [y0, y1] = log ? [Math.floor(least), Math.max(Math.ceil(most), Math.floor(least) + 1)] : most > least ? [least, most] : [least - 1, most + 1];
   const px = (x) => left + ((x - x0) / (x1 - x0 || 1)) * (width - left - right);
-  const py = (y) => height - bottom - ((y - y0) / (y1 - y0)) * (height - top - bottom);
+  const at = (y) => height - bottom - ((y - y0) / (y1 - y0)) * (height - top - bottom);
+  const py = (y) => at(up(y));
   const path = ({ x, y }) => {
     let made = "";
     for (let k = 0; k < x.length; k++) {
+      if (!Number.isFinite(up(y[k]))) continue;
       const point = `${px(x[k]).toFixed(1)},${py(y[k]).toFixed(1)}`;
-      if (step && k) made += `H${px(x[k]).toFixed(1)}`;
-      made += `${k ? "L" : "M"}${point}`;
+      if (step && made) made += `H${px(x[k]).toFixed(1)}`;
+      made += `${made ? "L" : "M"}${point}`;
     }
     return made;
   };
-  const ticks = [0, 0.25, 0.5, 0.75, 1];
+  const parts = [0, 0.25, 0.5, 0.75, 1];
+  const across = [...new Set(parts.map((part) => Math.round(x0 + part * (x1 - x0))))];
+  const rising = log ? Array.from({ length: y1 - y0 + 1 }, (_, k) => y0 + k) : parts.map((part) => y0 + part * (y1 - y0));
   const drawn = s("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": title },
-    ticks.map((part) => s("g", { class: "tick" },
-      s("line", { x1: left, x2: width - right, y1: py(y0 + part * (y1 - y0)), y2: py(y0 + part * (y1 - y0)) }),
-      s("text", { x: left - 6, y: py(y0 + part * (y1 - y0)) + 4, "text-anchor": "end" }, short(y0 + part * (y1 - y0))),
-      s("text", { x: px(x0 + part * (x1 - x0)), y: height - bottom + 15, "text-anchor": "middle" }, short(Math.round(x0 + part * (x1 - x0)))))),
+    rising.map((y) => s("g", { class: "tick" }, s("line", { x1: left, x2: width - right, y1: at(y), y2: at(y) }),
+      s("text", { x: left - 6, y: at(y) + 4, "text-anchor": "end" }, log ? raised(y) : short(y)))),
+    across.map((x) => s("g", { class: "tick" }, s("text", { x: px(x), y: height - bottom + 15, "text-anchor": "middle" }, short(x)))),
+    rule !== null && s("line", { class: "rule", x1: px(rule), x2: px(rule), y1: top, y2: height - bottom }),
     s("text", { class: "axis", x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, xTitle),
     s("text", { class: "axis", transform: `translate(11 ${(top + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, yTitle),
-    curves.map((curve, k) => s("path", { class: `curve c${k % 6}`, d: path(curve), "stroke-dasharray": DASHES[Math.floor(k / 6 + k) % 6] },
-      s("title", {}, curve.name))));
-  const key = names && curves.length > 1 ? h("ul", { class: "key" }, curves.map(({ name }, k) => h("li", {},
+    curves.map((curve, k) => s("path", { ...looks(curve, k), d: path(curve) }, s("title", {}, curve.name))));
+  const key = names && curves.length > 1 ? h("ul", { class: "key" }, curves.map((curve, k) => !curve.quiet && h("li", {},
     s("svg", { viewBox: "0 0 28 8", width: 28, height: 8, "aria-hidden": "true" },
-      s("path", { class: `curve c${k % 6}`, d: "M0,4L28,4", "stroke-dasharray": DASHES[Math.floor(k / 6 + k) % 6] })), name))) : null;
+      s("path", { ...looks(curve, k), d: "M0,4L28,4" })), curve.name))) : null;
   return h("figure", { class: "plot" }, h("figcaption", {}, title), drawn, key);
 }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from pellucid.web.views import attention, positions, trace
+from pellucid.web.views import attention, positions, spectra, trace
 from pellucid.web.views import map as head_map
 
 VIEWS: dict[str, APIRouter] = {
     "trace": trace.router,
     "attention": attention.router,
     "map": head_map.router,
+    "spectra": spectra.router,
     "positions": positions.router,
 }

@@ -1,0 +1,189 @@
+"""Spectra: how low-rank every head is beside random weights, and what is left of one at a smaller rank."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from pydantic import Field
+
+from pellucid.errors import InputError
+from pellucid.lens.outcome import outcome
+from pellucid.spectra.measure import spectrum
+from pellucid.spectra.results import Head, Measured, Spectra
+from pellucid.spectra.spectrum import Effort, Method
+from pellucid.spectra.truncation import truncate
+from pellucid.spectra.watch import Place, places
+from pellucid.web.asking import Asked, Ids, on_model, read, words
+from pellucid.web.low_rank import EXACT, Opened, is_exact, open_head, relative, run_at, site_of
+from pellucid.web.payloads import Array, Packed, compact
+from pellucid.web.refusal import Refused
+from pellucid.web.shelf import Book
+from pellucid.web.work import Job
+
+router = APIRouter(prefix="/api/spectra")
+
+TOKENS = 4096
+TAUS = (0.9, 0.99)
+POINTS = 256  # of a curve
+FLOOR = 1e-5  # of the largest singular value: what is smaller holds no energy that an axis could show
+STATISTICS = ("stable", "entropy", "sink")
+
+
+class AskedHead(Asked):
+    """place: which attention, in the order of the grid's rows."""
+
+    place: Annotated[int, Field(ge=0, le=10_000)]
+    head: Annotated[int, Field(ge=0, le=10_000)]
+
+
+class AskedRank(AskedHead):
+    rank: Annotated[int, Field(ge=1, le=TOKENS)]
+
+
+@router.post("", response_class=Packed)
+async def grid(asked: Asked, request: Request) -> Packed:
+    """The ranks and statistics of all heads, and those of random weights."""
+
+    def call(book: Book, job: Job) -> Packed:
+        ids = read(book, asked, TOKENS)
+        return _grid(book, ids, _measured(book, ids, job))
+
+    return await on_model(request, asked.model, call)
+
+
+@router.post("/head", response_class=Packed)
+async def head(asked: AskedHead, request: Request) -> Packed:
+    """One head: its matrix, and the singular values of all heads of its attention."""
+
+    def call(book: Book, job: Job) -> Packed:
+        ids = read(book, asked, TOKENS)
+        _place(book, asked)
+        beside = _heads(_measured(book, ids, job), book, asked.place)
+        opened = _opened(book, ids, asked, job)
+        said = {
+            "site": opened.site,
+            "shape": opened.shape,
+            "each": opened.each,
+            "ranks": opened.found.ranks,
+            "exact": opened.found.exact,
+            "error": opened.error,
+            "verified": opened.verified,
+        }
+        return Packed(said, {"picture": compact(opened.picture)} | _curves(beside, asked.head))
+
+    return await on_model(request, asked.model, call)
+
+
+@router.post("/rank", response_class=Packed)
+async def at_rank(asked: AskedRank, request: Request) -> Packed:
+    """The head at a rank: its matrix, its output, and what the model then says."""
+
+    def call(book: Book, job: Job) -> Packed:
+        ids = read(book, asked, TOKENS)
+        opened = _opened(book, ids, asked, job)
+        if asked.rank > opened.found.ranks:
+            said = f"ranks 1 to {opened.found.ranks} are known here, not {asked.rank}"
+            raise Refused(422, "no_rank", said, "rank", most=opened.found.ranks)
+        job.expect(book.model.config.encoder_blocks + book.model.config.decoder_blocks)
+        found = truncate(opened.found, asked.rank, opened.rows)
+        output, edited = run_at(book, ids, opened, asked.rank)
+        told = {"output": relative(opened.output, output), "outcome": outcome(book.model, edited).to_json()}
+        return Packed(asdict(found) | told, {"picture": compact(opened.picture_at(asked.rank))})
+
+    return await on_model(request, asked.model, call)
+
+
+def _measured(book: Book, ids: Ids, job: Job) -> Spectra:
+    return book.keep(("spectra", ids), lambda: _measure(book, ids, job))
+
+
+def _measure(book: Book, ids: Ids, job: Job) -> Spectra:
+    def progress(done: int, total: int, label: str) -> None:
+        job.check()
+        job.done, job.total = done, total
+
+    job.expect(2 * len(places(book.model.network)) * book.model.config.heads)
+    text: Any = tuple(list(one) for one in ids) if len(ids) > 1 else list(ids[0])
+    method: Method = "dense" if is_exact(book, ids) else "free"
+    try:
+        return spectrum(book.model, text, effort=Effort(tau=TAUS), method=method, progress=progress)
+    except InputError as error:
+        raise Refused(422, "no_spectrum", str(error), "text", exact=EXACT) from None
+
+
+def _place(book: Book, asked: AskedHead) -> Place:
+    known = list(places(book.model.network))
+    if asked.place >= len(known) or asked.head >= book.model.config.heads:
+        raise Refused(422, "no_head", f"there is no head {asked.head} at place {asked.place}", "head")
+    return known[asked.place]
+
+
+def _opened(book: Book, ids: Ids, asked: AskedHead, job: Job) -> Opened:
+    def progress(done: int, total: int) -> None:
+        job.check()
+        job.done, job.total = done, total
+
+    place = _place(book, asked)
+    try:
+        return book.keep(("rank", ids, place, asked.head), lambda: open_head(book, ids, place, asked.head, progress))
+    except InputError as error:
+        raise Refused(422, "no_spectrum", str(error), "text", exact=EXACT) from None
+
+
+def _heads(measured: Spectra, book: Book, place: int) -> tuple[Head, ...]:
+    """Heads come place by place."""
+    count = book.model.config.heads
+    return measured.heads[place * count : (place + 1) * count]
+
+
+def _grid(book: Book, ids: Ids, measured: Spectra) -> Packed:
+    known = list(places(book.model.network))
+    firsts = [_heads(measured, book, row)[0] for row in range(len(known))]
+    said = {
+        "tokens": words(book.model, ids[-1]),
+        "source": words(book.model, ids[0]) if len(ids) > 1 else None,
+        "places": [
+            {"site": site_of(place), **vars(place), "queries": first.tokens, "keys": first.keys}
+            for place, first in zip(known, firsts, strict=True)
+        ],
+        "heads": book.model.config.heads,
+        "tau": TAUS,
+        "names": [*(f"rank_{tau}_{end}" for tau in TAUS for end in ("low", "high")), *STATISTICS],
+        "method": firsts[0].measured.spectrum.method,
+    }
+    shape = (len(known), book.model.config.heads, -1)
+    own = np.array([_numbers(one.measured) for one in measured.heads], np.float32).reshape(shape)
+    random = np.array([_numbers(one.baseline) for one in measured.heads], np.float32).reshape(shape)
+    return Packed(said, {"own": own, "baseline": random})
+
+
+def _numbers(found: Measured | None) -> list[float]:
+    """In the order of `names`."""
+    assert found is not None
+    ends = [float(end) for tau in TAUS for end in found.spectrum.effective[tau]]
+    known = {**found.statistics.to_json(), "stable": found.spectrum.stable}
+    return [*ends, *(known[name] for name in STATISTICS)]
+
+
+def _curves(heads: tuple[Head, ...], chosen: int) -> dict[str, Array]:
+    """The singular values of the heads, thinned out where they are many; NaN where one has fewer."""
+    twin = heads[chosen].baseline
+    assert twin is not None
+    every = [head.measured.spectrum.values for head in heads]
+    longest = max(map(len, [*every, twin.spectrum.values]))
+    index = np.unique(np.geomspace(1, longest, POINTS).round().astype(int)) - 1
+    return {
+        "index": (index + 1).astype(np.float32),
+        "values": np.stack([_thinned(values, index) for values in every]),
+        "baseline": _thinned(twin.spectrum.values, index),
+    }
+
+
+def _thinned(values: tuple[float, ...], index: Array) -> Array:
+    whole = np.full(int(index[-1]) + 1, np.nan, np.float32)
+    whole[: len(values)] = values
+    whole[whole < FLOOR * values[0]] = np.nan
+    return np.asarray(whole[index])

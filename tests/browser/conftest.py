@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import uvicorn
 
+from pellucid.pretrained.facade import Model
 from pellucid.web.security import Address, Limits
 from pellucid.web.server import create_app, listen
 from tests.web.serving import shelf
@@ -44,12 +46,12 @@ def browser():
         opened.close()
 
 
-@pytest.fixture(scope="module")
-def site() -> Iterator[str]:
+@contextmanager
+def served(models: Mapping[str, Callable[[], Model]]) -> Iterator[str]:
     """The address of a server that runs in a thread."""
     bound = listen("127.0.0.1", 0)
     port = bound.getsockname()[1]
-    app = create_app(shelf(), Address(port=port), Limits(per_second=1000.0, burst=5000))
+    app = create_app(models, Address(port=port), Limits(per_second=1000.0, burst=5000))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
@@ -58,3 +60,9 @@ def site() -> Iterator[str]:
     yield f"http://127.0.0.1:{port}"
     server.should_exit = True
     thread.join(5)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[str]:
+    with served(shelf()) as address:
+        yield address

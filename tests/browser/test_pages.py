@@ -257,14 +257,14 @@ def test_languages_switch_in_place(visit: Visit) -> None:
     page.locator("#lang-zh").click()
     page.wait_for_selector("html[lang=zh-CN]")
     ready(page, "trace")
-    assert page.locator("#tabs").inner_text().split() == ["追踪", "注意力", "地图", "谱", "位置"]
+    assert page.locator("#tabs").inner_text().split() == ["追踪", "注意力", "地图", "谱", "位置", "缓存", "训练"]
     assert page.evaluate("document.activeElement.id") == "lang-zh"
 
 
 def test_the_keyboard_reaches_everything(visit: Visit) -> None:
     page = visit("trace", lang="en")
     seen = []
-    for _ in range(17):
+    for _ in range(22):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
     for name in ("skip", "lang-en", "theme", "field-model", "field-text", "Show", "Trace", "Positions", "0.2000"):
@@ -277,7 +277,7 @@ def test_the_keyboard_reaches_everything(visit: Visit) -> None:
     page.wait_for_selector(".panel.open")
 
 
-@pytest.mark.parametrize("view", ["trace", "attention", "map", "positions"])
+@pytest.mark.parametrize("view", ["trace", "attention", "map", "positions", "cache", "training"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_telephone(visit: Visit, view: str, scheme: str) -> None:
     page = visit(view, width=390, scheme=scheme, lang={"light": "en", "dark": "zh"}[scheme], **WORDS)

@@ -142,9 +142,9 @@ def request(
         beams,
         cache,
         seeds,
-        _stop_ids(model, stop),
+        stop_ids(model, stop),
         _stop_texts(model, stop),
-        _banned(model),
+        banned_ids(model),
         filters,
         run,
     )
@@ -251,7 +251,7 @@ def _check_lengths(
         )
 
 
-def _stop_ids(model: Model, stop: Stop) -> frozenset[int]:
+def stop_ids(model: Model, stop: Stop) -> frozenset[int]:
     found = {_stop_id(model, token) for token in stop.tokens}
     ends = _setting(model, "eos_token_id") if stop.model_end else None
     for end in ends if isinstance(ends, list) else [ends]:
@@ -280,7 +280,7 @@ def _stop_texts(model: Model, stop: Stop) -> tuple[str, ...]:
     return stop.texts
 
 
-def _banned(model: Model) -> tuple[int, ...]:
+def banned_ids(model: Model) -> tuple[int, ...]:
     """The single tokens that the config forbids, an encoder-decoder's padding, and ids that no word belongs to."""
     words = _setting(model, "bad_words_ids") or []
     found = {word[0] for word in words if isinstance(word, list) and len(word) == 1}

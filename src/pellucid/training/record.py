@@ -16,8 +16,7 @@ from pellucid.spectra.measure import Selection, spectrum
 from pellucid.spectra.spectrum import Effort
 from pellucid.training.batches import Source
 from pellucid.training.config import RunConfig, Translation
-
-RECORD = "record.jsonl"
+from pellucid.training.recording import RECORD
 
 
 def chosen_steps(points: int, steps: int) -> set[int]:

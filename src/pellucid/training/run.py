@@ -24,6 +24,7 @@ from pellucid.training.data import Prepared, data_folder, open_prepared, prepare
 from pellucid.training.distributed import World, joined
 from pellucid.training.loop import Loop
 from pellucid.training.progress import Reporter
+from pellucid.training.recording import carry
 from pellucid.training.runfile import read_run
 from pellucid.training.tokenizers import FILE
 
@@ -198,6 +199,7 @@ def _write_model(
     shutil.rmtree(folder / "model", ignore_errors=True)
     saved = save(Model(shape, network.eval(), tokenizer, prepared.labels, origin), folder / "model")
     _write_json(saved / TRAINING, config.model_dump(mode="json"))
+    carry(folder, saved)
 
 
 def _generates(config: RunConfig, key: str) -> bool:

@@ -22,12 +22,15 @@ LONGEST = 200_000  # characters
 FEW = 32  # words that a sentence can list
 
 
-class Asked(BaseModel):
-    """A model and a text. target: what an encoder-decoder has written so far."""
-
+class AskedModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: Annotated[str, Field(max_length=200)]
+
+
+class Asked(AskedModel):
+    """A model and a text. target: what an encoder-decoder has written so far."""
+
     text: Annotated[str, Field(max_length=LONGEST)]
     target: Annotated[str | None, Field(max_length=LONGEST)] = None
 

@@ -12,14 +12,13 @@ from typing import Annotated, Any
 
 import uvicorn
 from fastapi import FastAPI, Path, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
 
 import pellucid
 from pellucid.errors import InputError
 from pellucid.pretrained.facade import Model
 from pellucid.report.heat import colours
 from pellucid.web import refusal
-from pellucid.web.asking import on_model
+from pellucid.web.asking import AskedModel, on_model
 from pellucid.web.security import Address, Gate, Limits
 from pellucid.web.shelf import Shelf
 from pellucid.web.views import VIEWS
@@ -62,11 +61,6 @@ def create_app(
 
 async def _cancelled(request: Request, error: Exception) -> Response:
     return refusal.answer(499, "cancelled", "the client went away")
-
-
-class AskedModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    model: Annotated[str, Field(max_length=200)]
 
 
 def _add_start(app: FastAPI) -> None:

@@ -9,8 +9,9 @@ const short = (x) => (Number.isInteger(x) ? String(x) : Math.abs(x) >= 100 ? x.t
 const raised = (power) => `10${[...String(power)].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("")}`;
 const looks = ({ look }, k) => (look ? { class: `curve ${look}` } : { class: `curve c${k % 6}`, "stroke-dasharray": DASHES[Math.floor(k / 6 + k) % 6] });
 
-/** curves: [{ name, x, y, look }], look: a class of its own, quiet: not in the key; step: as stairs; log: y by powers of ten; rule: a line up at x. */
-export function lineChart({ curves, title, xTitle, yTitle, step = false, log = false, rule = null, width = 520, height = 240, names = true }) {
+/** curves: [{ name, x, y, look }], look: a class of its own, quiet: not in the key; step: as stairs; log: y by powers of ten; rule: a line up at x;
+ *  early: the first places take the most room. */
+export function lineChart({ curves, title, xTitle, yTitle, step = false, log = false, early = false, rule = null, width = 520, height = 240, names = true }) {
   const [left, right, top, bottom] = [54, 12, 12, 38];
   const xs = curves.flatMap(({ x }) => [x[0], x[x.length - 1]]);
   const up = log ? Math.log10 : (y) => y;
@@ -19,26 +20,29 @@ export function lineChart({ curves, title, xTitle, yTitle, step = false, log = f
   const least = ys.reduce((a, b) => Math.min(a, b), Infinity);
   const most = ys.reduce((a, b) => Math.max(a, b), -Infinity);
   const [y0, y1] = log ? [Math.floor(least), Math.max(Math.ceil(most), Math.floor(least) + 1)] : most > least ? [least, most] : [least - 1, most + 1];
-  const px = (x) => left + ((x - x0) / (x1 - x0 || 1)) * (width - left - right);
+  const [along, back] = early ? [Math.log1p, Math.expm1] : [(x) => x, (x) => x];
+  const px = (x) => left + ((along(x) - along(x0)) / (along(x1) - along(x0) || 1)) * (width - left - right);
   const at = (y) => height - bottom - ((y - y0) / (y1 - y0)) * (height - top - bottom);
   const py = (y) => at(up(y));
   const path = ({ x, y }) => {
     let made = "";
+    let drawn = false; // a gap where there is no number
     for (let k = 0; k < x.length; k++) {
-      if (!Number.isFinite(up(y[k]))) continue;
+      const known = Number.isFinite(up(y[k]));
       const point = `${px(x[k]).toFixed(1)},${py(y[k]).toFixed(1)}`;
-      if (step && made) made += `H${px(x[k]).toFixed(1)}`;
-      made += `${made ? "L" : "M"}${point}`;
+      if (known && step && drawn) made += `H${px(x[k]).toFixed(1)}`;
+      if (known) made += `${drawn ? "L" : "M"}${point}`;
+      drawn = known;
     }
     return made;
   };
   const parts = [0, 0.25, 0.5, 0.75, 1];
-  const across = [...new Set(parts.map((part) => Math.round(x0 + part * (x1 - x0))))];
+  const across = [...new Set(parts.map((part) => Math.round(back(along(x0) + part * (along(x1) - along(x0))))))];
   const rising = log ? Array.from({ length: y1 - y0 + 1 }, (_, k) => y0 + k) : parts.map((part) => y0 + part * (y1 - y0));
   const drawn = s("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": title },
     rising.map((y) => s("g", { class: "tick" }, s("line", { x1: left, x2: width - right, y1: at(y), y2: at(y) }),
       s("text", { x: left - 6, y: at(y) + 4, "text-anchor": "end" }, log ? raised(y) : short(y)))),
-    across.map((x) => s("g", { class: "tick" }, s("text", { x: px(x), y: height - bottom + 15, "text-anchor": "middle" }, short(x)))),
+    across.map((x) => s("g", { class: "tick" }, s("text", { x: px(x), y: height - bottom + 15, "text-anchor": x === across.at(-1) ? "end" : "middle" }, short(x)))),
     rule !== null && s("line", { class: "rule", x1: px(rule), x2: px(rule), y1: top, y2: height - bottom }),
     s("text", { class: "axis", x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, xTitle),
     s("text", { class: "axis", transform: `translate(11 ${(top + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, yTitle),

@@ -7,14 +7,14 @@ export function usePalettes(given) { palettes = given; }
 
 const CUBE = 3;
 
-/** The colours of values: light at zero between two signs; by cube root where there is one sign. */
-export function scaleOf(values, domain) {
+/** The colours of values: light at zero between two signs; by a root (the cube's unless given) where there is one sign. */
+export function scaleOf(values, domain, power = CUBE) {
   let [low, high] = domain ?? [Infinity, -Infinity];
   if (!domain) for (const x of values) if (Number.isFinite(x)) { low = Math.min(low, x); high = Math.max(high, x); }
   if (!(low <= high)) [low, high] = [0, 0];
   const two = low < 0 && high > 0;
   if (two) { high = Math.max(-low, high); low = -high; }
-  const root = !two && low >= 0 ? CUBE : 1;
+  const root = !two && low >= 0 ? power : 1;
   const colours = two ? palettes.two : palettes.one;
   const spread = high > low ? high - low : 1;
   const level = (x) => Math.round(clamp((x - low) / spread, 0, 1) ** (1 / root) * 254);

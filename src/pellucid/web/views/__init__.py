@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from pellucid.web.views import attention, positions, spectra, trace
+from pellucid.web.views import attention, cache, positions, spectra, trace, training
 from pellucid.web.views import map as head_map
 
 VIEWS: dict[str, APIRouter] = {
@@ -13,4 +13,6 @@ VIEWS: dict[str, APIRouter] = {
     "map": head_map.router,
     "spectra": spectra.router,
     "positions": positions.router,
+    "cache": cache.router,
+    "training": training.router,
 }

@@ -80,7 +80,6 @@ def main() -> None:
     parser.add_argument("--row", action="append", help="only rows whose name holds this (default: all)")
     parser.add_argument("--kernel", choices=["grouped", "fused"], default="grouped", help="of our compiled step")
     parser.add_argument("--joins", choices=["auto", "none", "projections", "all"], default="auto", help="likewise")
-    parser.add_argument("--products", choices=["row", "library"], default="library", help="likewise")
     parser.add_argument("--alone", action="store_true", help="without the peers")
     parser.add_argument("--record", type=Path, help="write the figures to this JSON file")
     options = parser.parse_args()
@@ -119,9 +118,7 @@ def contestants(row: Row, options: argparse.Namespace) -> dict[str, Callable[[],
     gpu = options.device == "cuda"
     dtype = torch.bfloat16 if gpu else torch.float32
     built: dict[str, Callable[[], Callable[[int], object]]] = {
-        "pellucid": lambda: ours(
-            row, options, dtype, Run(kernel=options.kernel, joins=options.joins, products=options.products)
-        )
+        "pellucid": lambda: ours(row, options, dtype, Run(kernel=options.kernel, joins=options.joins))
     }
     if not gpu:
         built["pellucid int8"] = lambda: ours(row, options, dtype, Run(quantize="int8"))

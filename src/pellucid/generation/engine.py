@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from pellucid.generation.lanes import Lanes, step
-from pellucid.generation.request import Joins, Products, Run
+from pellucid.generation.request import Joins, Run
 from pellucid.generation.twin import build_twin, is_true
 from pellucid.model.mechanisms import KernelName
 from pellucid.model.transformer import Transformer
@@ -92,14 +92,14 @@ class Compiled:
     engines: OrderedDict[tuple[object, ...], Engine] = field(default_factory=OrderedDict)
 
 
-_COMPILED: WeakKeyDictionary[Transformer, dict[tuple[KernelName, Joins, Products], Compiled]] = WeakKeyDictionary()
+_COMPILED: WeakKeyDictionary[Transformer, dict[tuple[KernelName, Joins], Compiled]] = WeakKeyDictionary()
 
 
 def engine_for(network: Transformer, lanes: Lanes, run: Run) -> Engine:
     """The engine for lanes of this shape, going on where they are. Made anew if the network's parameters have moved."""
-    alone = len(lanes.token) == 1 and run.products == "library"
+    alone = len(lanes.token) == 1
     joins: Joins = ("projections" if alone else "all") if run.joins == "auto" else run.joins
-    twins, way = _COMPILED.setdefault(network, {}), (run.kernel, joins, run.products)
+    twins, way = _COMPILED.setdefault(network, {}), (run.kernel, joins)
     if way not in twins or not is_true(twins[way].twin, network):
         twins[way] = Compiled(build_twin(network, *way))
     engines = twins[way].engines

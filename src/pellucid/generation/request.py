@@ -16,7 +16,6 @@ from pellucid.pretrained.weights import read_json
 
 DEFAULT_TOKENS = 64
 Joins = Literal["none", "projections", "all"]
-Products = Literal["row", "library"]
 Prompts = str | Tensor | Sequence[Any]
 
 
@@ -56,15 +55,13 @@ class Run:
 
     Of a compiled step: kernel: which attention kernel it runs on. joins: which of the matrices that meet the same input
       are put side by side; "auto" leaves gates alone for one text, where the compiler's own products are faster so.
-      products: "library" leaves them to the compiler, "row" reads matrices by our kernel for one row. every: after how
-      many tokens the host looks whether all texts have ended.
+      every: after how many tokens the host looks whether all texts have ended.
     """
 
     compile: bool | Literal["auto"] = "auto"
     quantize: Literal["int8"] | None = None
     kernel: Literal["grouped", "fused"] = "grouped"
     joins: Joins | Literal["auto"] = "auto"
-    products: Products = "library"
     every: int = 16
 
 

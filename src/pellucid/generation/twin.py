@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
-from pellucid.generation.request import Joins, Products
-from pellucid.kernels.row import row_product
+from pellucid.generation.request import Joins
 from pellucid.model.attention import Attention
 from pellucid.model.feed_forward import GatedFeedForward
 from pellucid.model.layers import Linear
@@ -16,7 +15,7 @@ from pellucid.model.mechanisms import KernelName
 from pellucid.model.transformer import Transformer
 
 
-def build_twin(network: Transformer, kernel: KernelName, joins: Joins, products: Products) -> Transformer:
+def build_twin(network: Transformer, kernel: KernelName, joins: Joins) -> Transformer:
     twin = network.twin(kernel)
     assert twin.decoder is not None
     for block in twin.decoder.blocks:
@@ -24,10 +23,6 @@ def build_twin(network: Transformer, kernel: KernelName, joins: Joins, products:
             join_projections(block.attention)
         if joins == "all" and isinstance(block.feed_forward, GatedFeedForward):
             join_gate(block.feed_forward)
-    if products == "row":
-        for module in twin.decoder.modules():
-            if isinstance(module, Linear):
-                module.product = row_product
     return twin.eval()
 
 

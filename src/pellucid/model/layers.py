@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -11,19 +9,14 @@ from pellucid.model.adapters import Changes
 
 
 class Linear(nn.Linear):
-    """product: what multiplies; a decoding twin may have one that is made for single rows.
-
-    change: what adapters add to the product, where there are any.
-    """
-
-    product: Callable[[Tensor, Tensor, Tensor | None], Tensor] = staticmethod(functional.linear)
+    """change: what adapters add to the product, where there are any."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         super().__init__(in_features, out_features, bias=bias)
         self.change: Changes | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.product(x, self.weight, self.bias)
+        result = functional.linear(x, self.weight, self.bias)
         return result if self.change is None else self.change(x, result)
 
     def reset_parameters(self) -> None:

@@ -15,7 +15,7 @@ from pellucid.model.transformer import Transformer
 from pellucid.training.batches import Batch
 from pellucid.training.data import IGNORED
 
-CHUNK_NUMBERS = 2**26  # logits at a time on a CPU, unless told
+CHUNK_NUMBERS = 2**19  # logits at a time on a CPU, unless told: they stay in its cache
 GPU_SHARE = 64  # on a GPU, the logits of a chunk may take this part of its memory
 Features = Float[Tensor, "row width"]
 Matrix = Float[Tensor, "vocab width"]

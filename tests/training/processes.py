@@ -37,7 +37,8 @@ def outside(*jobs: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     """Do the jobs in one new process, and return what each found."""
     spec = folder / "jobs.json"
     spec.write_text(json.dumps(jobs))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
     command = [sys.executable, "-m", "tests.training.processes", str(spec)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -109,24 +109,26 @@ def evaluate(
         Path | None, typer.Option(metavar="RUN.toml", help="Task and format; as trained unless given.")
     ] = None,
     change: Changes = None,
-    translate: Annotated[int, typer.Option(help="Translate so many sentences, for BLEU and chrF.")] = 0,
-    beams: Annotated[int, typer.Option(help="Of translations.")] = 1,
+    translate: Annotated[
+        int | None, typer.Option(help="Translate so many sentences, for BLEU and chrF; as the run says unless given.")
+    ] = None,
+    beams: Annotated[int | None, typer.Option(help="Of translations.")] = None,
     bleu_tokens: Annotated[
-        Literal["13a", "char", "zh", "intl", "none"], typer.Option(help="How sacreBLEU splits words.")
-    ] = "13a",
+        str | None, typer.Option(help="How sacreBLEU splits words: 13a, char, zh, intl or none.")
+    ] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Only the rows that the run held out.")] = False,
     adapter: AdapterFolder = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """Loss, perplexity, bits per byte, accuracy, entity F1, BLEU and chrF of a model, by its task."""
-    from pellucid.training.evaluate import Asked
     from pellucid.training.evaluate import evaluate as measure
 
     opened = open_model(model, device, adapter=adapter)
     folders = [None if adapter is None else Path(adapter), Path(model), opened.origin.folder]
-    config = _task_of(folders, run, tuple(change or ()))
-    found = measure(opened, config, list(data), Asked(translate, beams, bleu_tokens, held_out=held_out))
+    asked = {"translate": translate, "beams": beams, "bleu_tokens": bleu_tokens}
+    changes = [*(change or []), *(f"evaluation.{key}={value}" for key, value in asked.items() if value is not None)]
+    found = measure(opened, _task_of(folders, run, tuple(changes)), list(data), held_out=held_out)
     if as_json:
         print(json.dumps(found, allow_nan=False, ensure_ascii=False))
         return

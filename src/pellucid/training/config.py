@@ -13,6 +13,7 @@ from pellucid.model.mechanisms import KernelName
 from pellucid.model.presets import preset
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+BleuTokens = Literal["13a", "char", "zh", "intl", "none"]
 
 
 # --- data: how files become documents ---
@@ -225,12 +226,17 @@ class Schedule(Part):
 class Evaluation(Part):
     """every: steps; 0 is only at the end. batches: of the validation, at most; 0 is all.
 
-    best: the model that is written is the one with the lowest validation loss, not the last.
+    best: the model that is written is the best of those evaluated, not the last: by accuracy where there are labels, by
+      entity F1 where they name entities, and by the lowest loss for other tasks.
+    translate: so many held-out sentences in the end, for BLEU and chrF; 0 is none. bleu_tokens: how sacreBLEU splits.
     """
 
     every: NonNegativeInt = 250
     batches: NonNegativeInt = 0
     best: bool = False
+    translate: NonNegativeInt = 0
+    beams: PositiveInt = 1
+    bleu_tokens: BleuTokens = "13a"
 
 
 class Record(Part):
@@ -362,6 +368,8 @@ def model_problems(run: RunConfig, model: ModelConfig) -> list[str]:
 
 def _data_problems(run: RunConfig) -> list[str]:
     problems, can = [], _NEEDS[run.data.format.kind]
+    if run.evaluation.translate and run.task.kind != "translation":
+        problems.append(f"evaluation.translate is for the task translation, not {run.task.kind}: leave it away")
     if run.task.kind not in can:
         problems.append(
             f"{run.data.format.kind} data cannot serve the task {run.task.kind}; it can serve {', '.join(can)}"

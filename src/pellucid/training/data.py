@@ -161,6 +161,15 @@ def read_files(run: c.RunConfig, files: list[Path], faults: Faults) -> Iterator[
         yield _lowered(row) if run.data.lowercase else row
 
 
+def validation_rows(run: c.RunConfig) -> Iterator[Row]:
+    """The rows that a run is validated on, as its files have them."""
+    if run.data.valid:
+        return read_files(run, _files(run.data.valid, run), Faults())
+    files = _files(run.data.train, run)
+    held = Held(run.data, sum(1 for _ in read_files(run, files, Faults())))
+    return held.valid(read_files(run, files, Faults()))
+
+
 def _lowered(row: Row) -> Row:
     words = tuple(word.lower() for word in row.words)
     return replace(row, text=row.text.lower(), target=row.target.lower(), words=words)
@@ -221,6 +230,11 @@ def _too_long(columns: Columns, run: c.RunConfig) -> bool:
     """A pair is no pair any more when it is cut; other texts are cut into parts."""
     limit = run.batch.context
     return isinstance(run.task, c.Translation) and max(len(columns["source"]), len(columns["ids"]) - 1) > limit
+
+
+def fits(row: Row, run: c.RunConfig, words: Words) -> bool:
+    """Whether a row is short enough to be learned from."""
+    return not _too_long(encoded([row], run.task, words, {})[0], run)
 
 
 def encoded(rows: list[Row], task: c.Task, words: Words, labels: dict[str, int]) -> list[Columns]:

@@ -16,6 +16,7 @@ from pellucid import lora
 from pellucid.errors import CheckpointError
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
+from pellucid.pretrained.load import load
 from pellucid.pretrained.save import save
 from pellucid.training.config import RunConfig, Translation
 from pellucid.training.data import Prepared
@@ -50,6 +51,15 @@ def write(
         if written is not None:
             write_json(written / TRAINING, run.model_dump(mode="json"))
             carry(folder, written)
+
+
+def finished(run: RunConfig, model: Model, folder: Path) -> Model:
+    """The model that a run left, where it was trained: as its folder has it, or with the adapter in its weights."""
+    whole = model_folder(run, folder)
+    if whole is not None:
+        return load(whole, device=model.device)
+    model.network.eval()
+    return model.plain()
 
 
 def _write_adapter(model: Model, folder: Path, say: Notice) -> None:

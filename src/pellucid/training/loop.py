@@ -18,9 +18,9 @@ from pellucid.model import config as m
 from pellucid.model.transformer import Transformer
 from pellucid.training import checkpoint
 from pellucid.training.batches import Batch, Source, ahead, dealt
-from pellucid.training.config import Classification, RunConfig, Tagging, Translation
+from pellucid.training.config import Classification, MaskedLanguageModel, RunConfig, Tagging, Translation
 from pellucid.training.distributed import Spread, World
-from pellucid.training.evaluate import measure
+from pellucid.training.evaluate import better, measure
 from pellucid.training.joined import join_projections
 from pellucid.training.objective import Objective, arguments
 from pellucid.training.optimizer import (
@@ -73,7 +73,8 @@ class Loop:
         smoothing = run.task.smoothing if isinstance(run.task, Translation | Tagging | Classification) else 0.0
         if run.compute.join:
             join_projections(network)
-        self.objective = Objective(network, smoothing, run.compute.chunk).train()
+        guesses = isinstance(run.task, MaskedLanguageModel)
+        self.objective = Objective(network, smoothing, run.compute.chunk, guesses=guesses).train()
         self.spread = Spread(self.objective, world, run.compute)
         if self.spread.sharded and run.record.points:
             raise ConfigError("record needs whole weights: set record.points to 0, or compute.strategy to ddp")
@@ -211,7 +212,7 @@ class Loop:
         try:
             found = measure(self.spread.eager, self.objective, self.valid, self.world, limit=limit, autocast=autocast)
             self.spread.settle()
-            if self.run.evaluation.best and found["loss"] < self.best.get("loss", float("inf")):
+            if self.run.evaluation.best and better(found, self.best, self.run.task):
                 self.best = found
                 self._write_best()
         finally:

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,15 @@ from pellucid.pretrained.tokenizer import FastTokenizer
 from pellucid.training.adapting import adapt, check_base, fingerprint
 from pellucid.training.batches import Source
 from pellucid.training.config import Given, RunConfig, model_problems
-from pellucid.training.data import Base, Prepared, data_folder, open_prepared, prepare
+from pellucid.training.data import Base, Prepared, data_folder, fits, open_prepared, prepare, validation_rows
 from pellucid.training.distributed import World, joined
-from pellucid.training.finish import adapter_folder, model_folder, write, write_json
+from pellucid.training.finish import adapter_folder, finished, model_folder, write, write_json
 from pellucid.training.loop import Loop
 from pellucid.training.optimizer import trained_parameters
 from pellucid.training.progress import Reporter
 from pellucid.training.runfile import read_run
 from pellucid.training.tokenizers import FILE
+from pellucid.training.translating import check_translations, score_translations
 
 RUN, RESULT = "run.json", "result.json"
 
@@ -71,11 +73,12 @@ def train(
     if base is None and config.model is None:
         config.model_config_for(0)  # says what is missing
     check_base(config, base)
+    check_translations(config)
     folder, identity = Path(config.output.folder), _identity(config, base)
     with joined(config.compute) as world:
-        finished = _finished(config, identity, folder)
-        if finished is not None:
-            return finished
+        done = _done(config, identity, folder)
+        if done is not None:
+            return done
         if world.is_first:
             _claim(identity, folder)
         with Reporter(folder, config.schedule.steps, quiet=not world.is_first, show=show) as report:
@@ -90,7 +93,7 @@ def _train(config: RunConfig, base: Model | None, folder: Path, world: World, re
     for note in notes:
         report.say(note)
     sources = [
-        None if store is None else Source(store, config, prepared.words, training=training)
+        None if store is None else Source(store, config, prepared.words, training=training, labels=prepared.labels)
         for store, training in ((prepared.train, True), (prepared.valid, False))
     ]
     train_on, valid_on = sources
@@ -98,6 +101,12 @@ def _train(config: RunConfig, base: Model | None, folder: Path, world: World, re
     loop = Loop(config, world, model.network, train_on, valid_on, folder)
     metrics = loop.go(report)
     tensors = loop.final_tensors()
+    if world.is_first:
+        write(config, prepared, model, tensors, folder, report.say)
+    world.wait()
+    if world.is_first and config.evaluation.translate:  # after the others: they need not wait for it
+        scores, note = _translate(config, prepared, finished(config, model, folder))
+        metrics, notes = metrics | scores, (*notes, note)
     seconds = time.perf_counter() - start
     result = Trained(
         model_folder(config, folder),
@@ -111,10 +120,15 @@ def _train(config: RunConfig, base: Model | None, folder: Path, world: World, re
         sum(each.numel() for each in trained_parameters(model.network).values()),
     )
     if world.is_first:
-        write(config, prepared, model, tensors, folder, report.say)
         write_json(folder / RESULT, result.to_json())
-    world.wait()
     return result
+
+
+def _translate(config: RunConfig, prepared: Prepared, model: Model) -> tuple[dict[str, float], str]:
+    """BLEU and chrF of the first held-out sentences, and how they were scored."""
+    rows = (row for row in validation_rows(config) if fits(row, config, prepared.words))
+    scores = score_translations(model, list(islice(rows, config.evaluation.translate)), config.evaluation)
+    return {name: scores[name] for name in ("bleu", "chrf")}, f"sacreBLEU {scores['signature']}"
 
 
 # --- the folder of a run ---
@@ -146,7 +160,7 @@ def _claim(identity: dict[str, Any], folder: Path) -> None:
     write_json(file, identity)
 
 
-def _finished(config: RunConfig, identity: dict[str, Any], folder: Path) -> Trained | None:
+def _done(config: RunConfig, identity: dict[str, Any], folder: Path) -> Trained | None:
     """The result of a run that has nothing left to do."""
     try:
         found = json.loads((folder / RESULT).read_text(encoding="utf-8"))

@@ -37,7 +37,8 @@ def outside(*jobs: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     """Do the jobs in one new process, and return what each found."""
     spec = folder / "jobs.json"
     spec.write_text(json.dumps(jobs))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
     command = [sys.executable, "-m", "tests.training.processes", str(spec)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -45,13 +46,15 @@ def outside(*jobs: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def whole(run: RunConfig, processes: int = 1) -> dict[str, Any]:
-    return {"kind": "whole", "run": run.model_dump(mode="json"), "processes": processes}
+def whole(run: RunConfig, processes: int = 1, base: Path | None = None) -> dict[str, Any]:
+    """base: the folder of a model to fine-tune."""
+    return {"kind": "whole", "run": run.model_dump(mode="json"), "processes": processes, "base": base and str(base)}
 
 
-def killed(run: RunConfig, moments: list[str], seed: int = 0) -> dict[str, Any]:
+def killed(run: RunConfig, moments: list[str], seed: int = 0, base: Path | None = None) -> dict[str, Any]:
     """Start the run again and again; each time it is killed at the next moment, and the last time it may finish."""
-    return {"kind": "killed", "run": run.model_dump(mode="json"), "moments": moments, "seed": seed}
+    parts = {"moments": moments, "seed": seed, "base": base and str(base)}
+    return {"kind": "killed", "run": run.model_dump(mode="json"), **parts}
 
 
 def abandoned(run: RunConfig) -> dict[str, Any]:
@@ -73,14 +76,15 @@ def main() -> None:
 
 def _do(job: dict[str, Any]) -> dict[str, Any]:
     run = RunConfig(**job["run"])
+    base = job.get("base")
     if job["kind"] == "whole":
-        codes = _spread(run, job["processes"])
+        codes = _spread(run, job["processes"], base)
         return {"codes": codes, "log": _log(run)}
     if job["kind"] == "abandoned":
         return _abandon(run)
     draw = random.Random(job["seed"])
-    steps = [_kill_at(moment, _fork(run), run, draw) for moment in job["moments"]]
-    return {"killed": steps, "codes": _spread(run, 1), "log": _log(run)}
+    steps = [_kill_at(moment, _fork(run, base=base), run, draw) for moment in job["moments"]]
+    return {"killed": steps, "codes": _spread(run, 1, base), "log": _log(run)}
 
 
 def _abandon(run: RunConfig) -> dict[str, Any]:
@@ -94,13 +98,13 @@ def _abandon(run: RunConfig) -> dict[str, Any]:
     return {"code": code, "error": (out / "error-0.txt").read_text()}
 
 
-def _spread(run: RunConfig, processes: int) -> list[int]:
+def _spread(run: RunConfig, processes: int, base: str | None = None) -> list[int]:
     port = _free_port()
-    children = [_fork(run, rank, processes, port) for rank in range(processes)]
+    children = [_fork(run, rank, processes, port, base) for rank in range(processes)]
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
-def _fork(run: RunConfig, rank: int = 0, processes: int = 1, port: int = 0) -> int:
+def _fork(run: RunConfig, rank: int = 0, processes: int = 1, port: int = 0, base: str | None = None) -> int:
     child = os.fork()
     if child:
         return child
@@ -109,9 +113,10 @@ def _fork(run: RunConfig, rank: int = 0, processes: int = 1, port: int = 0) -> i
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     code = 1
     try:
+        from pellucid.pretrained.load import load
         from pellucid.training.run import train
 
-        train(run)
+        train(run, base=None if base is None else load(base))
         code = 0
     except BaseException as error:
         print(f"rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)

@@ -26,10 +26,10 @@ def import_(
     from pellucid.pretrained.convert import convert
 
     if is_adapter_folder(source):
-        from pellucid.lora.files import base_of
+        from pellucid.lora.files import base_of, fitted
         from pellucid.lora.files import convert as convert_adapter
 
-        model = open_model(base_of(source) if base is None else base, family=family)
+        model = fitted(open_model(base_of(source) if base is None else base, family=family), source)
         return _report(str(convert_adapter(model, source, destination)), as_json)
     if base is not None:
         from pellucid.errors import InputError

@@ -52,8 +52,10 @@ def open_model(
         source, adapter = base_of(source), source
     model = load(source, device=place, dtype=None if dtype is None else getattr(torch, dtype), family=family)
     if adapter is not None:
+        from pellucid.lora.files import fitted
         from pellucid.lora.files import load as put_on
 
+        model = fitted(model, adapter)
         put_on(model, adapter)
     return model
 

@@ -7,15 +7,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pellucid.cli.options import Device, Json, ModelArgument, open_model
+from pellucid.cli.options import AdapterFolder, Device, Json, ModelArgument, open_model
 from pellucid.errors import CheckpointError, ConfigError, InputError
 
 if TYPE_CHECKING:
-    from pellucid.pretrained.facade import Model
     from pellucid.training.config import RunConfig
     from pellucid.training.run import Trained
 
@@ -30,22 +29,39 @@ Show = Annotated[bool, typer.Option("--show", help="Print the run with every def
 
 def train(run: RunFile, change: Changes = None, show: Show = False, as_json: Json = False) -> None:
     """Train a model. A run that was stopped goes on by itself; `torchrun` spreads it over processes."""
-    _run(run, change, show, as_json, None)
+    _run(run, change or [], show, as_json, None)
 
 
 def finetune(
-    model: ModelArgument, run: RunFile, change: Changes = None, show: Show = False, as_json: Json = False
+    model: ModelArgument,
+    run: RunFile,
+    rank: Annotated[
+        int | None, typer.Argument(metavar="[RANK]", help="Of --lora; as the run says unless given.")
+    ] = None,
+    lora: Annotated[bool, typer.Option("--lora", help="Train an adapter: [lora] of the run, or its defaults.")] = False,
+    merge: Annotated[bool, typer.Option("--merge", help="Write the model with the adapter in it, too.")] = False,
+    change: Changes = None,
+    show: Show = False,
+    as_json: Json = False,
 ) -> None:
-    """Train all weights of a model on, with its own tokenizer; the run file needs no model then."""
-    _run(run, change, show, as_json, model)
+    """Train a model on, with its own tokenizer; the run file needs no model then.
+
+    All weights, or with --lora (or --lora RANK) an adapter alone, which is written in PEFT's layout.
+    """
+    if rank is not None and not lora:
+        raise InputError(f"{rank} stands alone: a rank follows --lora, as in --lora {rank}")
+    changes = list(change or [])
+    changes += [f"lora.rank={rank}"] if rank is not None else []
+    changes += ["output.merge=true"] if merge else []
+    _run(run, changes, show, as_json, model, lora=lora)
 
 
-def _run(file: Path, change: list[str] | None, show: bool, as_json: bool, source: str | None) -> None:
+def _run(file: Path, changes: list[str], show: bool, as_json: bool, source: str | None, lora: bool = False) -> None:
     from pellucid.training.run import train as go
     from pellucid.training.runfile import read_run, shown
 
     with _first_speaks():
-        config = read_run(file, tuple(change or ()))
+        config = read_run(file, tuple(changes), lora=lora)
         if show:
             typer.echo(shown(config), nl=False)
             return
@@ -79,7 +95,9 @@ def _present(done: Trained, as_json: bool) -> None:
         print(json.dumps(done.to_json(), allow_nan=False))
         return
     figures = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in done.metrics.items())
-    typer.echo(f"{done.model}: {done.parameters:,} parameters, {done.steps} steps, {done.seconds:.0f} s; {figures}")
+    where = " and ".join(str(folder) for folder in done.folders.values() if folder is not None)
+    of = f"{done.trained:,} of {done.parameters:,}" if done.adapter else f"{done.parameters:,}"
+    typer.echo(f"{where}: {of} parameters, {done.steps} steps, {done.seconds:.0f} s; {figures}")
     if done.recording > 0.03:
         typer.echo(f"recording took {done.recording:.1%} of the time: lower record.points", err=True)
 
@@ -91,22 +109,26 @@ def evaluate(
         Path | None, typer.Option(metavar="RUN.toml", help="Task and format; as trained unless given.")
     ] = None,
     change: Changes = None,
-    translate: Annotated[int, typer.Option(help="Translate so many sentences, for BLEU and chrF.")] = 0,
-    beams: Annotated[int, typer.Option(help="Of translations.")] = 1,
+    translate: Annotated[
+        int | None, typer.Option(help="Translate so many sentences, for BLEU and chrF; as the run says unless given.")
+    ] = None,
+    beams: Annotated[int | None, typer.Option(help="Of translations.")] = None,
     bleu_tokens: Annotated[
-        Literal["13a", "char", "zh", "intl", "none"], typer.Option(help="How sacreBLEU splits words.")
-    ] = "13a",
+        str | None, typer.Option(help="How sacreBLEU splits words: 13a, char, zh, intl or none.")
+    ] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Only the rows that the run held out.")] = False,
+    adapter: AdapterFolder = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """Loss, perplexity, bits per byte, accuracy, entity F1, BLEU and chrF of a model, by its task."""
-    from pellucid.training.evaluate import Asked
     from pellucid.training.evaluate import evaluate as measure
 
-    opened = open_model(model, device)
-    config = _task_of(opened, run, tuple(change or ()))
-    found = measure(opened, config, list(data), Asked(translate, beams, bleu_tokens, held_out=held_out))
+    opened = open_model(model, device, adapter=adapter)
+    folders = [None if adapter is None else Path(adapter), Path(model), opened.origin.folder]
+    asked = {"translate": translate, "beams": beams, "bleu_tokens": bleu_tokens}
+    changes = [*(change or []), *(f"evaluation.{key}={value}" for key, value in asked.items() if value is not None)]
+    found = measure(opened, _task_of(folders, run, tuple(changes)), list(data), held_out=held_out)
     if as_json:
         print(json.dumps(found, allow_nan=False, ensure_ascii=False))
         return
@@ -115,13 +137,14 @@ def evaluate(
             typer.echo(line)
 
 
-def _task_of(model: Model, file: Path | None, changes: tuple[str, ...]) -> RunConfig:
-    from pellucid.training.run import trained_config
+def _task_of(folders: list[Path | None], file: Path | None, changes: tuple[str, ...]) -> RunConfig:
+    """The run that is named, or that of the first folder that says how it was trained: an adapter's comes first."""
+    from pellucid.training.finish import trained_config
     from pellucid.training.runfile import changed, read_run
 
     if file is not None:
         return read_run(file, changes)
-    found = trained_config(model)
+    found = next((run for run in map(trained_config, folders) if run is not None), None)
     if found is None:
         raise InputError("this model's folder does not say how it was trained: name the task with --run RUN.toml")
     return changed(found, changes)

@@ -219,21 +219,21 @@ def _ids(model: Model, prompt: Any, place: int, vocab: int) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _positions(model: Model) -> int | None:
+def positions(model: Model) -> int | None:
     """Learned positions and Linformer's projections end at the context; other schemes go on."""
     hard = isinstance(model.config.position, c.Learned) or isinstance(model.config.attention, c.Linformer)
     return model.config.context if hard else None
 
 
 def _default_tokens(model: Model, begun: tuple[tuple[int, ...], ...]) -> int:
-    context = _positions(model)
+    context = positions(model)
     return DEFAULT_TOKENS if context is None else max(1, min(DEFAULT_TOKENS, context - max(map(len, begun)) + 1))
 
 
 def _check_lengths(
     model: Model, begun: tuple[tuple[int, ...], ...], sources: tuple[tuple[int, ...], ...], max_tokens: int
 ) -> None:
-    context = _positions(model)
+    context = positions(model)
     if context is None:
         return
     longest = max(map(len, sources or begun))

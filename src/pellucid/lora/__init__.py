@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pellucid.lora.adapters import Adapter, active, adapters, add, merge, off, remove, unmerge, use
 from pellucid.lora.config import Lora
-from pellucid.lora.files import convert, export, load, save
+from pellucid.lora.files import convert, export, fitted, load, save
 
 __all__ = [
     "Adapter",
@@ -14,6 +14,7 @@ __all__ = [
     "add",
     "convert",
     "export",
+    "fitted",
     "load",
     "merge",
     "off",

@@ -1,12 +1,14 @@
 """Adapters in folders: our own layout, and PEFT's.
 
 Ours: adapter.json (the adapter's config and the model that it was trained on) and adapter.safetensors, under our names.
+In both, head.json says what the head is that an adapter has of its own: its kind, and its labels.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,13 @@ from pellucid.lora import peft
 from pellucid.lora.adapters import Adapter, adapters, remove
 from pellucid.lora.config import Lora
 from pellucid.lora.stored import Stored, install, read_tensors, stored
+from pellucid.model.config import ModelConfig
 from pellucid.pretrained.facade import Model
+from pellucid.pretrained.heads import with_head
 from pellucid.pretrained.save import new_folder
 from pellucid.pretrained.weights import read_json
 
-CONFIG, TENSORS = "adapter.json", "adapter.safetensors"
+CONFIG, TENSORS, HEAD = "adapter.json", "adapter.safetensors", "head.json"
 Folder = str | os.PathLike[str]
 
 
@@ -34,22 +38,32 @@ def save(model: Model, folder: Folder, name: str | None = None) -> Path:
         for path, pair in what.factors.items()
         for part, each in zip(("down", "up"), pair, strict=True)
     }
-    _write(
-        folder,
-        CONFIG,
-        {"lora": what.config.model_dump(mode="json"), "base": _base(model)},
-        TENSORS,
-        tensors | what.whole,
-    )
+    config = {"lora": what.config.model_dump(mode="json"), "base": _base(model)}
+    _write(folder, {CONFIG: config} | _head(model, what), TENSORS, tensors | what.whole)
     return Path(folder)
 
 
 def export(model: Model, folder: Folder, name: str | None = None, *, family: str | None = None) -> Path:
     """Write an adapter in PEFT's layout, for the Hugging Face form of its base."""
-    config, tensors = peft.write(model, stored(model, _chosen(model, name)), family)
+    what = stored(model, _chosen(model, name))
+    config, tensors = peft.write(model, what, family)
     config["base_model_name_or_path"] = _base(model)
-    _write(folder, peft.CONFIG, config, peft.TENSORS, tensors)
+    _write(folder, {peft.CONFIG: config} | _head(model, what), peft.TENSORS, tensors)
     return Path(folder)
+
+
+def fitted(model: Model, folder: Folder) -> Model:
+    """The model with the head that an adapter has of its own, to put it on; itself where it has that head already."""
+    file = Path(folder) / HEAD
+    if not file.is_file():
+        return model
+    found = read_json(file)
+    head = ModelConfig(**model.config.model_dump() | {"head": found.get("head")}).head
+    labels = tuple(map(str, found.get("labels", ())))
+    if (head, labels) == (model.config.head, model.labels):
+        return model
+    fitting, _ = with_head(model, head, labels, kernel=model.network.kernel, seed=0)
+    return replace(fitting, network=fitting.network.to(model.device, model.dtype))
 
 
 def load(model: Model, folder: Folder, name: str | None = None) -> Adapter:
@@ -115,8 +129,16 @@ def _base(model: Model) -> str | None:
     return None if folder is None else model.name if model.name != str(folder) else str(folder.absolute())
 
 
-def _write(folder: Folder, file: str, config: dict[str, Any], data: str, tensors: dict[str, Tensor]) -> None:
+def _head(model: Model, what: Stored) -> dict[str, Any]:
+    """What a head is that goes with the adapter: the base need not have it."""
+    if not any(name.startswith("head.") for name in what.whole):
+        return {}
+    return {HEAD: {"head": model.config.head.model_dump(mode="json"), "labels": list(model.labels)}}
+
+
+def _write(folder: Folder, configs: dict[str, Any], data: str, tensors: dict[str, Tensor]) -> None:
     owned = {name: each.detach().cpu().contiguous().clone() for name, each in tensors.items()}
     with new_folder(folder) as staging:
-        (staging / file).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        for file, config in configs.items():
+            (staging / file).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         save_file(owned, staging / data, metadata={"format": "pt"})

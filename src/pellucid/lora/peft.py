@@ -247,7 +247,7 @@ def _config(
 ) -> dict[str, Any]:
     return {
         "peft_type": "LORA",
-        "task_type": _task(model),
+        "task_type": _task(model, whole),
         "base_model_name_or_path": None,
         "inference_mode": True,
         "r": ours.rank,
@@ -267,10 +267,13 @@ def _near(a: float, b: float) -> bool:
     return abs(a - b) <= 1e-12 * abs(b)
 
 
-def _task(model: Model) -> str | None:
+def _task(model: Model, whole: list[str]) -> str | None:
+    """PEFT expects a head with labels among what is trained whole: without one the adapter is for no task."""
     if model.config.is_encoder_decoder:
         return "SEQ_2_SEQ_LM"
     kind = model.config.head.kind
+    if kind in ("tag", "classify") and not whole:
+        return None
     language = "CAUSAL_LM" if model.config.decoder_blocks else None  # PEFT has no word for masked language models
     return {"tag": "TOKEN_CLS", "classify": "SEQ_CLS", "pool": "FEATURE_EXTRACTION"}.get(kind, language)
 

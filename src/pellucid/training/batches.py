@@ -61,10 +61,12 @@ class Batch:
 
 
 class Source:
-    """The units of a store, for a task: their sizes, and rows of them as tensors."""
+    """The units of a store, for a task: their sizes, and rows of them as tensors. labels: the names of its labels."""
 
-    def __init__(self, store: Store, run: c.RunConfig, words: Words, *, training: bool) -> None:
-        self.store, self.run, self.words, self.training = store, run, words, training
+    def __init__(
+        self, store: Store, run: c.RunConfig, words: Words, *, training: bool, labels: tuple[str, ...] = ()
+    ) -> None:
+        self.store, self.run, self.words, self.training, self.labels = store, run, words, training, labels
         self.context, task = run.batch.context, run.task
         self.packing: Packing = task.packing if isinstance(task, c.LanguageModel) else "padded"
         self.next_token = isinstance(task, c.LanguageModel)

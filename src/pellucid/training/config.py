@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pellucid.errors import ConfigError
+from pellucid.lora.config import Lora
 from pellucid.model.config import Classify, ModelConfig, Part, Tag
 from pellucid.model.mechanisms import KernelName
 from pellucid.model.presets import preset
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+BleuTokens = Literal["13a", "char", "zh", "intl", "none"]
 
 
 # --- data: how files become documents ---
@@ -224,12 +226,17 @@ class Schedule(Part):
 class Evaluation(Part):
     """every: steps; 0 is only at the end. batches: of the validation, at most; 0 is all.
 
-    best: the model that is written is the one with the lowest validation loss, not the last.
+    best: the model that is written is the best of those evaluated, not the last: by accuracy where there are labels, by
+      entity F1 where they name entities, and by the lowest loss for other tasks.
+    translate: so many held-out sentences in the end, for BLEU and chrF; 0 is none. bleu_tokens: how sacreBLEU splits.
     """
 
     every: NonNegativeInt = 250
     batches: NonNegativeInt = 0
     best: bool = False
+    translate: NonNegativeInt = 0
+    beams: PositiveInt = 1
+    bleu_tokens: BleuTokens = "13a"
 
 
 class Record(Part):
@@ -263,7 +270,7 @@ class Compute(Part):
 class Output(Part):
     """folder: relative to where the command is called. checkpoint: every so many steps. keep: so many of them.
 
-    weights: the model is written in this.
+    weights: the model is written in this. merge: of a run with LoRA, write the whole model too, not the adapter alone.
     """
 
     folder: str
@@ -271,6 +278,7 @@ class Output(Part):
     keep: PositiveInt = 2
     log: PositiveInt = 10
     weights: Literal["float32", "bfloat16"] = "float32"
+    merge: bool = False
 
 
 class RunConfig(Part):
@@ -278,6 +286,7 @@ class RunConfig(Part):
     a model is fine-tuned.
 
     Its vocabulary is the tokenizer's unless given, and its labels are the data's.
+    lora: fine-tune by an adapter; the model's own weights stay as they are.
     """
 
     task: Task
@@ -291,6 +300,7 @@ class RunConfig(Part):
     evaluation: Evaluation = Evaluation()
     record: Record = Record()
     compute: Compute = Compute()
+    lora: Lora | None = None
     seed: NonNegativeInt = 0
 
     @model_validator(mode="after")
@@ -326,6 +336,7 @@ class RunConfig(Part):
 def _problems(run: RunConfig) -> list[str]:
     return [
         *_data_problems(run),
+        *_lora_problems(run),
         *([] if run.model is None else model_problems(run, run.model_config_for(vocab=10**6))),
     ]
 
@@ -357,6 +368,8 @@ def model_problems(run: RunConfig, model: ModelConfig) -> list[str]:
 
 def _data_problems(run: RunConfig) -> list[str]:
     problems, can = [], _NEEDS[run.data.format.kind]
+    if run.evaluation.translate and run.task.kind != "translation":
+        problems.append(f"evaluation.translate is for the task translation, not {run.task.kind}: leave it away")
     if run.task.kind not in can:
         problems.append(
             f"{run.data.format.kind} data cannot serve the task {run.task.kind}; it can serve {', '.join(can)}"
@@ -365,6 +378,17 @@ def _data_problems(run: RunConfig) -> list[str]:
         problems.append(f"batch.tokens {run.batch.tokens} is less than one row of batch.context {run.batch.context}")
     if run.batch.micro is not None and run.batch.micro < run.batch.context:
         problems.append(f"batch.micro {run.batch.micro} is less than one row of batch.context {run.batch.context}")
+    return problems
+
+
+def _lora_problems(run: RunConfig) -> list[str]:
+    problems = []
+    if run.lora is not None and run.compute.strategy == "fsdp":
+        problems.append(
+            "compute.strategy is fsdp, which shards whole weights, but with lora they stay as they are: set it to ddp"
+        )
+    if run.lora is None and run.output.merge:
+        problems.append("output.merge is for a run with lora: add [lora], or leave merge away")
     return problems
 
 

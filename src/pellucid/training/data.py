@@ -26,6 +26,19 @@ Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)
+class Base:
+    """What the data takes from a model that is fine-tuned: its tokenizer with the marks in it, and its labels."""
+
+    pipeline: tokenizers.Tokenizer
+    marks: c.Given
+    labels: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return blake2b(self.pipeline.to_str().encode() + json.dumps(self.labels).encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
 class Prepared:
     """What a run learns from and is validated on. notes: what a person should know about the data."""
 
@@ -37,15 +50,10 @@ class Prepared:
     folder: Path
 
 
-def prepare(
-    run: c.RunConfig, folder: Path, say: Notice = lambda note: None, base: tuple[Any, c.Given] | None = None
-) -> Prepared:
-    """The tokenised data of a run: what the folder holds, if it is of this run, or made anew.
-
-    base: the tokenizer of a model that is fine-tuned, and its marks.
-    """
+def prepare(run: c.RunConfig, folder: Path, say: Notice = lambda note: None, base: Base | None = None) -> Prepared:
+    """The tokenised data of a run: what the folder holds, if it is of this run, or made anew."""
     files = {part: _files(getattr(run.data, part), run) for part in ("train", "valid")}
-    key = _key(run, files)
+    key = _key(run, files, base)
     folder.parent.mkdir(parents=True, exist_ok=True)
     if not _is_of(folder, key):
         say("tokenising the data")
@@ -65,12 +73,12 @@ def open_prepared(folder: Path) -> Prepared:
     return Prepared(Store(folder / "train"), valid, words, labels, notes, folder)
 
 
-def data_folder(run: c.RunConfig, folder: Path) -> Path:
+def data_folder(run: c.RunConfig, folder: Path, base: Base | None = None) -> Path:
     """Where the tokenised data of a run goes: its own folder, or the place by the key in the cache."""
     if run.data.cache is None:
         return folder / "data"
     files = {part: _files(getattr(run.data, part), run) for part in ("train", "valid")}
-    return Path(run.data.cache) / _key(run, files)
+    return Path(run.data.cache) / _key(run, files, base)
 
 
 def _is_of(folder: Path, key: str) -> bool:
@@ -80,9 +88,7 @@ def _is_of(folder: Path, key: str) -> bool:
         return False
 
 
-def _make(
-    run: c.RunConfig, files: dict[str, list[Path]], staging: Path, key: str, base: tuple[Any, c.Given] | None
-) -> None:
+def _make(run: c.RunConfig, files: dict[str, list[Path]], staging: Path, key: str, base: Base | None) -> None:
     staging.mkdir(parents=True)
     faults = Faults()
     held = Held(run.data, sum(1 for _ in read_files(run, files["train"], faults)))
@@ -91,9 +97,9 @@ def _make(
     if base is None:
         words = build(run.tokenizer, run.task, (text for row in train for text in _texts(row)), Path(run.data.root))
     else:
-        words = given(*base, run.task)
+        words = given(base.pipeline, base.marks, run.task)
     words.save(staging / FILE)
-    labels = _labels(train, run.task)
+    labels = _labels(train, run.task, () if base is None else base.labels)
     notes = _note("train", faults)
     notes += write_store(train, run, words, labels, staging / "train")
     if files["valid"]:
@@ -155,6 +161,15 @@ def read_files(run: c.RunConfig, files: list[Path], faults: Faults) -> Iterator[
         yield _lowered(row) if run.data.lowercase else row
 
 
+def validation_rows(run: c.RunConfig) -> Iterator[Row]:
+    """The rows that a run is validated on, as its files have them."""
+    if run.data.valid:
+        return read_files(run, _files(run.data.valid, run), Faults())
+    files = _files(run.data.train, run)
+    held = Held(run.data, sum(1 for _ in read_files(run, files, Faults())))
+    return held.valid(read_files(run, files, Faults()))
+
+
 def _lowered(row: Row) -> Row:
     words = tuple(word.lower() for word in row.words)
     return replace(row, text=row.text.lower(), target=row.target.lower(), words=words)
@@ -173,12 +188,14 @@ def _texts(row: Row) -> list[str]:
     return [sentence(row)[0]] if row.words else [text for text in (row.text, row.target) if text]
 
 
-def _labels(rows: Iterable[Row], task: c.Task) -> list[str]:
+def _labels(rows: Iterable[Row], task: c.Task, known: tuple[str, ...]) -> list[str]:
+    """Those of the data; of a model that is fine-tuned its own, where it has them all."""
+    found: set[str] = set()
     if isinstance(task, c.Tagging):
-        return sorted({label for row in rows for label in row.labels})
-    if isinstance(task, c.Classification):
-        return sorted({row.label for row in rows})
-    return []
+        found = {label for row in rows for label in row.labels}
+    elif isinstance(task, c.Classification):
+        found = {row.label for row in rows}
+    return list(known) if found and found <= set(known) else sorted(found)
 
 
 # --- rows to columns of ids ---
@@ -213,6 +230,11 @@ def _too_long(columns: Columns, run: c.RunConfig) -> bool:
     """A pair is no pair any more when it is cut; other texts are cut into parts."""
     limit = run.batch.context
     return isinstance(run.task, c.Translation) and max(len(columns["source"]), len(columns["ids"]) - 1) > limit
+
+
+def fits(row: Row, run: c.RunConfig, words: Words) -> bool:
+    """Whether a row is short enough to be learned from."""
+    return not _too_long(encoded([row], run.task, words, {})[0], run)
 
 
 def encoded(rows: list[Row], task: c.Task, words: Words, labels: dict[str, int]) -> list[Columns]:
@@ -278,7 +300,7 @@ def _parts(file: Path, format_: c.Format) -> list[Path]:
     return [file]
 
 
-def _key(run: c.RunConfig, files: dict[str, list[Path]]) -> str:
+def _key(run: c.RunConfig, files: dict[str, list[Path]], base: Base | None) -> str:
     """Changes with everything that the tokenised data depends on."""
     digests = [
         [digest_of(part) for part in _parts(file, run.data.format)] for group in files.values() for file in group
@@ -287,6 +309,7 @@ def _key(run: c.RunConfig, files: dict[str, list[Path]]) -> str:
         run.data.model_dump(exclude={"root", "cache"}),
         run.tokenizer.model_dump(),
         run.task.model_dump(),
+        *([] if base is None else [base.key]),
     ]
     return blake2b(json.dumps([digests, settings, run.batch.context, 1]).encode(), digest_size=16).hexdigest()
 

@@ -26,7 +26,7 @@ class Joined(nn.Module):
 
 
 def join_projections(network: Transformer) -> int:
-    """Join them wherever all three are plain maps that agree about having a bias; how many that are."""
+    """Join them wherever all three are plain maps without adapters that agree about having a bias; how many."""
     count = 0
     for stack in (network.encoder, network.decoder):
         for block in [] if stack is None else stack.blocks:
@@ -36,7 +36,7 @@ def join_projections(network: Transformer) -> int:
 
 def _join(attention: Attention) -> bool:
     maps = (attention.to_query, attention.to_key, attention.to_value)
-    plain = all(type(each) is Linear for each in maps)
+    plain = all(type(each) is Linear and each.change is None for each in maps)
     if not plain or len({each.bias is None for each in maps}) > 1:
         return False
     attention.to_all = Joined(maps)

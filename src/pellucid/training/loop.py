@@ -18,9 +18,9 @@ from pellucid.model import config as m
 from pellucid.model.transformer import Transformer
 from pellucid.training import checkpoint
 from pellucid.training.batches import Batch, Source, ahead, dealt
-from pellucid.training.config import Classification, RunConfig, Tagging, Translation
+from pellucid.training.config import Classification, MaskedLanguageModel, RunConfig, Tagging, Translation
 from pellucid.training.distributed import Spread, World
-from pellucid.training.evaluate import measure
+from pellucid.training.evaluate import better, measure
 from pellucid.training.joined import join_projections
 from pellucid.training.objective import Objective, arguments
 from pellucid.training.optimizer import (
@@ -30,6 +30,7 @@ from pellucid.training.optimizer import (
     optimizer_tensors,
     rate_at,
     set_rate,
+    trained_parameters,
 )
 from pellucid.training.order import Position
 from pellucid.training.progress import Reporter
@@ -72,7 +73,8 @@ class Loop:
         smoothing = run.task.smoothing if isinstance(run.task, Translation | Tagging | Classification) else 0.0
         if run.compute.join:
             join_projections(network)
-        self.objective = Objective(network, smoothing, run.compute.chunk).train()
+        guesses = isinstance(run.task, MaskedLanguageModel)
+        self.objective = Objective(network, smoothing, run.compute.chunk, guesses=guesses).train()
         self.spread = Spread(self.objective, world, run.compute)
         if self.spread.sharded and run.record.points:
             raise ConfigError("record needs whole weights: set record.points to 0, or compute.strategy to ddp")
@@ -84,7 +86,7 @@ class Loop:
         self.best: dict[str, float] = {}
         self.meter = Meter()
         self.flops = flops_per_token(network.config, run.batch.context)
-        self.peak = next((peak for name, peak in PEAKS.items() if name in _gpu_name(world.device)), None)
+        self.peak = None if run.lora else peak_of(world.device)  # a step with LoRA leaves products out
         self.bad = torch.zeros((), dtype=torch.bool, device=world.device)
 
     # --- running ---
@@ -210,7 +212,7 @@ class Loop:
         try:
             found = measure(self.spread.eager, self.objective, self.valid, self.world, limit=limit, autocast=autocast)
             self.spread.settle()
-            if self.run.evaluation.best and found["loss"] < self.best.get("loss", float("inf")):
+            if self.run.evaluation.best and better(found, self.best, self.run.task):
                 self.best = found
                 self._write_best()
         finally:
@@ -229,7 +231,7 @@ class Loop:
 
     def save(self) -> None:
         groups = {
-            "model": dict(self.network.state_dict()),
+            "model": learned_tensors(self.network),
             "optimizer": optimizer_tensors(self.network, self.optimizer),
         }
         if self.mean.tensors:
@@ -255,10 +257,7 @@ class Loop:
             self.recorder.resume(-1)
             return
         network = self.network
-        weights = checkpoint.read(found, "model", dict(network.state_dict()))
-        with torch.no_grad():
-            for name, tensor in network.state_dict().items():
-                tensor.copy_(weights[name])
+        fill(network, checkpoint.read(found, "model", learned_tensors(network)))
         like: dict[str, Tensor] = {}
         fill_optimizer(network, self.optimizer, lambda name, tensor: like.setdefault(name, tensor))
         moments = checkpoint.read(found, "optimizer", like)
@@ -277,7 +276,7 @@ class Loop:
             checkpoint.write_tensors(self.folder / "best.safetensors", tensors)
 
     def final_tensors(self) -> dict[str, Tensor]:
-        """What the finished model holds: the best weights if the run says so, or the last, or their running mean."""
+        """What was learned: the best weights if the run says so, or the last, or their running mean."""
         self.mean.swap(self.network)
         try:
             tensors = whole_tensors(self.network)
@@ -289,10 +288,22 @@ class Loop:
         return tensors
 
 
+def learned_tensors(network: Transformer) -> dict[str, Tensor]:
+    """What a run changes: all tensors of a network, or what its adapters train."""
+    return dict(network.state_dict() if network.adapters is None else trained_parameters(network))
+
+
+@torch.no_grad()
+def fill(network: Transformer, tensors: dict[str, Tensor]) -> None:
+    """Give a network what was learned."""
+    for name, tensor in learned_tensors(network).items():
+        tensor.copy_(tensors[name])
+
+
 def whole_tensors(network: Transformer) -> dict[str, Tensor]:
-    """A copy of all tensors, gathered from the shards; every process of a sharded run must call this."""
+    """A copy of what was learned, gathered from the shards; every process of a sharded run must call this."""
     found = {}
-    for name, tensor in network.state_dict().items():
+    for name, tensor in learned_tensors(network).items():
         whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
         found[name] = whole.detach().cpu().clone()
     return found
@@ -317,5 +328,6 @@ def _is_looked_up_only(config: m.ModelConfig) -> bool:
     return not (isinstance(config.head, m.Unembed) and config.head.tied)
 
 
-def _gpu_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+def peak_of(device: torch.device) -> float | None:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    return next((peak for gpu, peak in PEAKS.items() if gpu in name), None)

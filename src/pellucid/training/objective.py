@@ -68,17 +68,17 @@ class _Chunked(torch.autograd.Function):
         smoothing: float,
         chunk: int,
     ) -> Tensor:
-        wanted = any(ctx.needs_input_grad[:3])
+        of_rows, of_matrix, of_bias = ctx.needs_input_grad[:3]
         working = _working_dtype(rows)
         table = matrix.to(working)
         total = torch.zeros((), dtype=_exact(rows), device=rows.device)
-        to_rows = torch.empty_like(rows) if wanted else None
-        to_matrix = torch.zeros_like(matrix) if wanted else None
-        to_bias = None if bias is None or not wanted else torch.zeros_like(bias)
+        to_rows = torch.empty_like(rows) if of_rows else None
+        to_matrix = torch.zeros_like(matrix) if of_matrix else None
+        to_bias = torch.zeros_like(bias) if bias is not None and of_bias else None
         for first in range(0, rows.shape[0], chunk):
             part = slice(first, first + chunk)
             x, answer = rows[part].to(working), answers[part]
-            if to_rows is None or to_matrix is None:
+            if to_rows is None and to_matrix is None and to_bias is None:
                 total = total + losses(_logits(x, table, bias), answer, smoothing).sum()
                 continue
             loss, slope = _losses_and_slopes(x, table, bias, answer, smoothing)
@@ -86,17 +86,29 @@ class _Chunked(torch.autograd.Function):
             if to_bias is not None:
                 to_bias += slope.sum(0).to(to_bias.dtype)
             slope = slope.to(working)
-            to_rows[part] = (slope @ table).to(rows.dtype)
-            to_matrix += slope.T @ x
-        ctx.save_for_backward(*(part for part in (to_rows, to_matrix, to_bias) if part is not None))
-        ctx.biased = bias is not None
+            if to_rows is not None:
+                to_rows[part] = (slope @ table).to(rows.dtype)
+            if to_matrix is not None:
+                to_matrix += slope.T @ x
+        ctx.save_for_backward(to_rows, to_matrix, to_bias)
         return total
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Any:
-        to_rows, to_matrix, *to_bias = ctx.saved_tensors
-        bias = (to_bias[0] * slope).to(to_bias[0].dtype) if ctx.biased else None
-        return (to_rows * slope).to(to_rows.dtype), (to_matrix * slope).to(to_matrix.dtype), bias, None, None, None
+        scaled = [None if each is None else (each * slope).to(each.dtype) for each in ctx.saved_tensors]
+        return *scaled, None, None, None
+
+
+@torch.no_grad()
+def likeliest(
+    rows: Features, matrix: Matrix, bias: Float[Tensor, " vocab"] | None, answers: Answers, chunk: int
+) -> Answers:
+    """The entry with the highest score for every row that has an answer, `chunk` of them at a time."""
+    working = _working_dtype(rows)
+    table, found = matrix.to(working), torch.full_like(answers, IGNORED)
+    for part in torch.split((answers != IGNORED).nonzero().flatten(), chunk):
+        found[part] = _logits(rows[part].to(working), table, bias).argmax(-1)
+    return found
 
 
 def _working_dtype(rows: Tensor) -> torch.dtype:
@@ -124,11 +136,14 @@ def _losses_and_slopes(
 
 
 class Objective(nn.Module):
-    """The network and the sum of its losses on a batch: what is wrapped for many processes, and compiled."""
+    """The network and the sum of its losses on a batch: what is wrapped for many processes, and compiled.
 
-    def __init__(self, network: Transformer, smoothing: float = 0.0, chunk: int = 0) -> None:
+    guesses: evaluations want the likeliest token of each answer too.
+    """
+
+    def __init__(self, network: Transformer, smoothing: float = 0.0, chunk: int = 0, *, guesses: bool = False) -> None:
         super().__init__()
-        self.network, self.smoothing = network, smoothing
+        self.network, self.smoothing, self.guesses = network, smoothing, guesses
         self.chunk = chunk or rows_at_once(network.config.vocab, network.tokens.weight.device)
 
     def forward(
@@ -139,13 +154,16 @@ class Objective(nn.Module):
         padding: Tensor | None = None,
         documents: Tensor | None = None,
     ) -> tuple[Sum, Int[Tensor, "batch *answer"] | None]:
-        """The sum of the losses, and the likeliest label of each answer where the answers are labels."""
+        """The sum of the losses, and the likeliest label (or token, if these are wanted) of each answer."""
         network, smoothing = self.network, self.smoothing if self.training else 0.0
         states = network.states(ids, target, padding=padding, documents=documents)
         head = network.head
         if isinstance(head, UnembedHead):
             rows, matrix = head.rows(states).flatten(0, 1), head.matrix(network.tokens.weight)
-            return chunked_cross_entropy(rows, matrix, head.bias, answers.flatten(), smoothing, self.chunk), None
+            loss = chunked_cross_entropy(rows, matrix, head.bias, answers.flatten(), smoothing, self.chunk)
+            if self.training or not self.guesses:
+                return loss, None
+            return loss, likeliest(rows, matrix, head.bias, answers.flatten(), self.chunk).view_as(answers)
         scores = head(states, network.tokens.weight, padding)
         scores = scores.to(_exact(scores)).flatten(0, -2)
         return losses(scores, answers.flatten(), smoothing).sum(), scores.argmax(-1).view_as(answers)

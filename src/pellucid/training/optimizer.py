@@ -11,9 +11,14 @@ from torch import Tensor, nn
 from pellucid.training.config import Optimizer, Schedule
 
 
+def trained_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
+    """By name; those that several modules share once."""
+    return {name: each for name, each in network.named_parameters() if each.requires_grad}
+
+
 def build_optimizer(network: nn.Module, part: Optimizer) -> torch.optim.AdamW:
     """Decay pulls matrices alone: a norm's scale or a bias has no reason to be small."""
-    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    trained = list(trained_parameters(network).values())
     groups = [
         {"params": [each for each in trained if each.dim() >= 2], "weight_decay": part.decay},
         {"params": [each for each in trained if each.dim() < 2], "weight_decay": 0.0},
@@ -56,11 +61,10 @@ def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> d
 
 def fill_optimizer(network: nn.Module, optimizer: torch.optim.Optimizer, read: Callable[[str, Tensor], Tensor]) -> None:
     """Give every parameter its state back; `read` gives the tensor of a name, shaped like another."""
-    for name, parameter in network.named_parameters():
-        if parameter.requires_grad:
-            clock = torch.zeros((), dtype=torch.float32, device=parameter.device)
-            like = {"exp_avg": parameter, "exp_avg_sq": parameter, "step": clock}
-            optimizer.state[parameter] = {moment: read(f"{name}.{moment}", like[moment]) for moment in MOMENTS}
+    for name, parameter in trained_parameters(network).items():
+        clock = torch.zeros((), dtype=torch.float32, device=parameter.device)
+        like = {"exp_avg": parameter, "exp_avg_sq": parameter, "step": clock}
+        optimizer.state[parameter] = {moment: read(f"{name}.{moment}", like[moment]) for moment in MOMENTS}
 
 
 class RunningMean:
@@ -68,21 +72,22 @@ class RunningMean:
 
     def __init__(self, network: nn.Module, keep: float) -> None:
         self.keep = keep
-        self.tensors = {name: each.detach().clone() for name, each in network.named_parameters()} if keep else {}
+        trained = trained_parameters(network) if keep else {}
+        self.tensors = {name: each.detach().clone() for name, each in trained.items()}
 
     @torch.no_grad()
     def update(self, network: nn.Module, step: int) -> None:
         """Early on it forgets faster, or the first random weights would stay in it for long."""
         if self.tensors:
             keep = min(self.keep, (1 + step) / (10 + step))
-            weights = [each.detach() for _, each in network.named_parameters()]
+            weights = [each.detach() for each in trained_parameters(network).values()]
             torch._foreach_lerp_(list(self.tensors.values()), weights, 1 - keep)
 
     def swap(self, network: nn.Module) -> None:
         """Put the mean into the network and its weights here; a second call undoes it."""
         with torch.no_grad():
-            for name, each in network.named_parameters():
-                if name in self.tensors:
-                    kept = each.detach().clone()
-                    each.copy_(self.tensors[name])
-                    self.tensors[name].copy_(kept)
+            for name, tensor in self.tensors.items():
+                each = network.get_parameter(name)
+                kept = each.detach().clone()
+                each.copy_(tensor)
+                tensor.copy_(kept)

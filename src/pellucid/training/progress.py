@@ -88,6 +88,7 @@ def _line(entry: dict[str, Any]) -> str:
         "loss": "loss {:.4f}",
         "valid_loss": "valid {:.4f}",
         "valid_accuracy": "accuracy {:.4f}",
+        "valid_entity_f1": "entity F1 {:.4f}",
         "valid_bits_per_byte": "{:.4f} bits/byte",
         "tokens_per_second": "{:,.0f} tokens/s",
         "mfu": "MFU {:.1%}",

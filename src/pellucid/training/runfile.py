@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,19 @@ from pellucid.errors import ConfigError, InputError
 from pellucid.training.config import RunConfig
 
 
-def read_run(path: Path, changes: tuple[str, ...] = ()) -> RunConfig:
-    """The run that a TOML file describes; changes are of the form key.key=value, the value as TOML writes it."""
+def read_run(path: Path, changes: tuple[str, ...] = (), *, lora: bool = False) -> RunConfig:
+    """The run that a TOML file describes; changes are of the form key.key=value, the value as TOML writes it.
+
+    lora: with an adapter, by its defaults where the file says nothing about it.
+    """
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
+    if lora:
+        given.setdefault("lora", {})
     run = _with_changes(given, changes)
     root = (path.absolute().parent / run.data.root).resolve()
     return run.model_copy(update={"data": run.data.model_copy(update={"root": str(root)})})
@@ -57,11 +63,17 @@ def shown(run: RunConfig) -> str:
 
 def _lines(values: dict[str, Any], above: tuple[str, ...]) -> list[str]:
     plain = {key: value for key, value in values.items() if not isinstance(value, dict)}
-    lines = [f"{key} = {_toml(value)}" if value is not None else f"# {key} is not set" for key, value in plain.items()]
+    lines = [
+        f"{_key(key)} = {_toml(value)}" if value is not None else f"# {key} is not set" for key, value in plain.items()
+    ]
     for key, value in values.items():
         if isinstance(value, dict):
-            lines += ["", f"[{'.'.join((*above, key))}]", *_lines(value, (*above, key))]
+            lines += ["", f"[{'.'.join((*above, _key(key)))}]", *_lines(value, (*above, _key(key)))]
     return lines
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[\w-]+", key, re.ASCII) else _toml(key)
 
 
 def _toml(value: Any) -> str:

@@ -22,8 +22,9 @@ from pellucid.pretrained.facade import Model
 
 Ids = tuple[tuple[int, ...], ...]
 Entry = tuple[str, float, float]
-# Why predictions have no partner: other words, the text cut into other tokens, other labels, another kind of output.
-Reason = Literal["vocabulary", "tokens", "labels", "kind"]
+# Why predictions have no partner: another kind of output, two texts against one, other labels, other words, the text
+# cut into other tokens.
+Reason = Literal["kind", "texts", "labels", "vocabulary", "tokens"]
 _BAND = 2**22  # shares that exist in float64 at once
 
 
@@ -91,15 +92,24 @@ def say(model: Model, ids: Ids) -> Said:
 
 def why_apart(first: Said, second: Said) -> Reason | None:
     """Why the predictions of two models cannot be set side by side; None where they can."""
-    if first.kind != second.kind or first.scores.shape[1] != second.scores.shape[1]:
-        return "kind" if first.kind != second.kind or first.kind == "vector" else _entries(first)
-    if isinstance(first.model.config.head, c.Tag | c.Classify) and first.model.labels != second.model.labels:
+    ours, theirs = first.model.config.head, second.model.config.head
+    if first.kind != second.kind or ours.kind != theirs.kind:
+        return "kind"
+    if len(first.ids) != len(second.ids):
+        return "texts"
+    if isinstance(ours, c.Tag | c.Classify) and not _same_labels(first, second):
         return "labels"
     if first.kind == "text":
         return None
     if not same_vocabulary(first.model, second.model):
         return "vocabulary"
-    return None if first.ids == second.ids else "tokens"
+    if first.ids != second.ids:
+        return "tokens"
+    return None if first.scores.shape == second.scores.shape else "kind"
+
+
+def _same_labels(first: Said, second: Said) -> bool:
+    return first.model.labels == second.model.labels and first.scores.shape[1] == second.scores.shape[1]
 
 
 def same_vocabulary(first: Model, second: Model) -> bool:
@@ -145,7 +155,3 @@ def _losses(first: Said, second: Said) -> tuple[float, float] | None:
     own = torch.tensor(text[1:], device=first.scores.device)
     ours, theirs = (float(functional.cross_entropy(one.scores[:-1].double(), own)) for one in (first, second))
     return ours, theirs
-
-
-def _entries(said: Said) -> Reason:
-    return "vocabulary" if isinstance(said.model.config.head, c.Unembed) else "labels"

@@ -327,6 +327,7 @@ export default {
   "compare.loss.same": "Loss on this text: {first} and {second} nats a token.",
   "compare.vector": "is how far the text’s vector moves, over its length.",
   "compare.apart.vocabulary": "The two models have different vocabularies, so a probability of one has no partner in the other. Each is shown by itself.",
+  "compare.apart.texts": "One of the models reads a source and writes a target, the other reads one text, so their predictions have no common places. Each is shown by itself.",
   "compare.apart.tokens": "The two models cut this text into different tokens, so their predictions have no common places. Each is shown by itself.",
   "compare.apart.labels": "The two models know different labels. Each is shown by itself.",
   "compare.apart.kind": "The two models say different things of a text (next words, labels or a vector). Each is shown by itself.",

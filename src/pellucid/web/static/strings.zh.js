@@ -327,6 +327,7 @@ export default {
   "compare.loss.same": "这段文本上的损失：每词元 {first} 与 {second} 奈特。",
   "compare.vector": "是文本向量移动的距离与其长度之比。",
   "compare.apart.vocabulary": "两个模型的词表不同，一个模型的概率在另一个里没有对应项，因此分别显示。",
+  "compare.apart.texts": "一个模型读源文本并写目标文本，另一个只读一段文本，预测没有共同的位置，因此分别显示。",
   "compare.apart.tokens": "两个模型把这段文本切成不同的词元，预测没有共同的位置，因此分别显示。",
   "compare.apart.labels": "两个模型的标签不同，因此分别显示。",
   "compare.apart.kind": "两个模型对文本给出的东西不同（下一个词、标签或向量），因此分别显示。",

@@ -94,7 +94,10 @@ async def weights(asked: AskedTwo, request: Request) -> dict[str, Any]:
             job.check()
             job.done, job.total = done, total
 
-        found = parameter_changes(first.opened, second.opened, widest=WIDEST, progress=progress)
+        def measure() -> tuple[ParameterChange, ...]:
+            return parameter_changes(first.opened, second.opened, widest=WIDEST, progress=progress)
+
+        found = first.keep(("parameters", second.name), measure)
         return {"parameters": [_told(one) for one in found], "widest": WIDEST}
 
     return await on_two(request, asked.model, asked.other, call)

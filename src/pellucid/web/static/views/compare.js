@@ -10,22 +10,24 @@ import { drawWeights, weightsTile } from "./compare_weights.js";
 const PARTS = ["predictions", "weights", "heads"];
 
 export async function show(root, page) {
-  const own = { page, stop: new AbortController(), cards: {}, tiles: {}, other: null };
+  const own = { page, stop: new AbortController(), choice: new AbortController(), cards: {}, tiles: {}, other: null };
   own.lead = h("section", { class: "card compare-lead" });
   for (const name of PARTS) own.cards[name] = h("section", { class: `card compare-${name}` });
   root.replaceChildren(controls(own), own.lead, ...Object.values(own.cards));
   const update = async (state) => {
-    own.stop.abort(); // what was asked for another choice is not wanted any more
-    own.stop = new AbortController();
-    const { signal } = own.stop;
+    own.choice.abort(); // what an older choice asked for is not wanted any more
+    own.choice = new AbortController();
+    const { signal } = own.choice;
     const other = otherOf(page, state);
     try {
-      if (other !== own.other) await begin(own, other, signal);
-      drawPredictions(own, state);
-      await part(own, "weights", () => loadWeights(own, state, signal));
-      await part(own, "heads", () => loadHeads(own, state, signal));
+      if (other !== own.other) own.loaded = load(own, other);
+      else if (own.found) drawPredictions(own, state);
+      await own.loaded;
+      if (!signal.aborted) await drawChosen(own, signal);
     } catch (problem) {
-      if (problem.name !== "AbortError") page.report(problem);
+      if (problem.name === "AbortError") return;
+      if (!own.found) { own.lead.hidden = false; put(own.lead, h("p", { class: "quiet" }, t("problem.above"))); }
+      page.report(problem);
     }
   };
   await update(page.state());
@@ -48,17 +50,25 @@ function controls(own) {
     h("button", { type: "button", id: "swap", onclick: () => page.change({ model: own.other, other: page.model.name, weight: "", place: "", head: "" }) }, t("compare.swap")), own.names);
 }
 
-/** Another second model: what both say, and what of them can be compared. */
-async function begin(own, other, signal) {
-  Object.assign(own, { other: null, found: null, weights: null, heads: null, tiles: {} });
+/** Another second model: what both say, then what of them can be compared. */
+async function load(own, other) {
+  own.stop.abort();
+  own.stop = new AbortController();
+  const { signal } = own.stop;
+  Object.assign(own, { other, found: null, weights: null, heads: null, tiles: {}, asked: { ...own.page.asked, other } });
   own.pick.value = other;
   put(own.names, who("first", own.page.model.name), " ", who("second", other));
   for (const node of [own.lead, ...Object.values(own.cards)]) { put(node); node.hidden = true; }
-  own.asked = { ...own.page.asked, other };
   own.found = await own.page.call("api/compare", own.asked, signal);
-  own.other = other;
   own.tiles.predictions = predictionsTile(own);
   drawLead(own);
+  drawPredictions(own, own.page.state());
+  await drawChosen(own, signal);
+}
+
+async function drawChosen(own, signal) {
+  await part(own, "weights", () => showWeights(own, signal));
+  await part(own, "heads", () => showHeads(own, signal));
 }
 
 /** A part that cannot be shown says why, in its own card; the others stay. */
@@ -72,18 +82,16 @@ async function part(own, name, load) {
   }
 }
 
-async function loadWeights(own, state, signal) {
+async function showWeights(own, signal) {
   if (!own.weights && !own.found.odd) own.weights = await own.page.call("api/compare/weights", own.asked, signal);
-  own.tiles.weights ??= weightsTile(own);
-  drawLead(own);
-  await drawWeights(own, state, signal);
+  if (!own.tiles.weights) { own.tiles.weights = weightsTile(own); drawLead(own); }
+  await drawWeights(own, own.page.state(), signal);
 }
 
-async function loadHeads(own, state, signal) {
+async function showHeads(own, signal) {
   own.heads ??= await own.page.call("api/compare/heads", own.asked, signal);
-  own.tiles.heads ??= headsTile(own);
-  drawLead(own);
-  await drawHeads(own, state, signal);
+  if (!own.tiles.heads) { own.tiles.heads = headsTile(own); drawLead(own); }
+  await drawHeads(own, own.page.state(), signal);
 }
 
 // --- what differs, at a glance ---

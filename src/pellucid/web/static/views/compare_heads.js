@@ -30,10 +30,9 @@ function farthest(found) {
 
 export function headsTile(own) {
   const [first, second] = SIDES.map((side) => values(own, side, "own", "rank.9"));
-  const random = brief(mean(values(own, "first", "baseline", "rank.9").flat()));
-  const [before, after] = [first, second].map((found) => brief(mean(found.flat())));
+  const [before, after, random] = [first, second, values(own, "first", "baseline", "rank.9")].map((found) => mean(found.flat()).toFixed(2));
+  if (!own.heads.matched) return tile("heads", `${before} · ${after}`, t("compare.heads.mean"), t("compare.heads.random", { random }));
   const big = before === after ? before : `${before} → ${after}`;
-  if (!own.heads.matched) return tile("heads", big, t("compare.heads.mean"), t("compare.heads.random", { random }));
   const change = differences(first, second);
   const at = farthest(change);
   const { places } = own.heads.models[0];

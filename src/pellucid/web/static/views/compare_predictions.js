@@ -41,7 +41,7 @@ function sideBySide({ page, found: { together, tokens: [tokens] } }, state) {
   const choose = (place) => page.change({ at: place });
   const scale = scaleOf([], [0, Math.max(places[farthest[0]].variation, 1e-9)], 1);
   return [
-    h("p", { class: "quiet" }, t(kind === "next" ? "compare.chips.next" : "compare.chips.token"), " ", bar(scale, share(0), share(places[farthest[0]].variation))),
+    h("p", { class: "quiet" }, t(kind === "next" ? "compare.chips.next" : "compare.chips.token"), !together.identical && [" ", bar(scale, share(0), share(places[farthest[0]].variation))]),
     chips({ tokens, chosen, choose, said: (k) => t("compare.chip", { token: tokens[k], share: share(places[k].variation) }), colour: (k) => scale.colour(places[k].variation) }),
     h("div", { class: "duel-area" },
       h("div", {}, h("h3", { class: "after" }, t(kind === "next" ? "compare.after" : "compare.at", { token: tokens[chosen], place: chosen })),

@@ -64,7 +64,7 @@ function blocks(own, parameters) {
   const others = parameters.filter((one) => !inside.some((own_) => own_.one === one));
   return {
     node: h("div", { class: "scroll" }, grid.node),
-    beside: [h("p", { class: "axes" }, t("compare.weights.legend"), " ", bar(scale, "0 %", share(most))), readout, list(own, others)],
+    beside: [inside.some(({ one }) => one.differs) && h("p", { class: "axes" }, t("compare.weights.legend"), " ", bar(scale, "0 %", share(most))), readout, list(own, others)],
     mark: (name) => { const key = [...cells].find(([, one]) => one.name === name)?.[0]; grid.mark(...(key ? key.split(",").map(Number) : [-1, -1])); },
   };
 }

@@ -35,38 +35,59 @@ export async function drawWeights(own, state, signal) {
   const chosen = state.weight ? parameters.find(({ name }) => name === state.weight) ?? { name: state.weight, differs: true } : usual;
   if (own.drawn !== weights) {
     own.drawn = weights;
-    own.grid = blocks(own, parameters);
+    own.grid = new WeightGrid(page, parameters);
     own.detail = h("div", { class: "weight-told" });
     own.facts = h("div", { class: "weight-facts" });
-    put(node, h("h2", {}, t("compare.weights")), h("p", { class: "quiet" }, t("compare.weights.hint")), page.problemOf("weight"),
-      h("div", { class: "rank-area" }, h("div", { class: "weight-grid" }, own.grid.node, own.grid.beside, own.facts), own.detail));
+    put(node, h("div", { class: "grid-top" }, h("h2", {}, t("compare.weights")), own.grid.switches), h("p", { class: "quiet" }, t("compare.weights.hint")), page.problemOf("weight"),
+      h("div", { class: "rank-area" }, h("div", { class: "weight-grid" }, own.grid.node, own.facts), own.detail));
   }
-  own.grid.mark(chosen.name);
+  own.grid.show(state.by === "rank" ? "rank" : "size", chosen.name);
   await tell(own, chosen, signal);
 }
 
 /** Rows are blocks, columns what a block holds; matrices that stand elsewhere, and vectors, in a list. */
-function blocks(own, parameters) {
-  const inside = parameters.filter(({ name, shape }) => shape.length === 2 && IN_BLOCK.test(name)).map((one) => ({ one, at: IN_BLOCK.exec(one.name) }));
-  const rows = [...new Set(inside.map(({ at: [, stack, block] }) => `${stack}.${block}`))];
-  const columns = [...new Set(inside.map(({ at: [, , , path] }) => path))].sort((x, y) => rankOf(x) - rankOf(y));
-  const cells = new Map(inside.map(({ one, at: [, stack, block, path] }) => [`${rows.indexOf(`${stack}.${block}`)},${columns.indexOf(path)}`, one]));
-  const both = new Set(rows.map((row) => row.split(".")[0])).size > 1;
-  const readout = h("p", { class: "readout", role: "status" });
-  const say = (one) => (one.differs ? t("compare.weight.said", { name: one.name, share: relative(one) }) : `${one.name}: =`);
-  const grid = new CellGrid({
-    rows: rows.map((row) => t(both && row.startsWith("encoder") ? "attention.encoder" : "attention.block", { block: row.split(".")[1] })), columns: columns.map(short),
-    label: t("compare.weights"), has: (row, column) => cells.has(`${row},${column}`), point: (row, column) => { readout.textContent = say(cells.get(`${row},${column}`)); },
-    choose: (row, column, options) => own.page.change({ weight: cells.get(`${row},${column}`).name }, options) });
-  const most = Math.max(...inside.map(({ one }) => one.relative ?? 0), 1e-12);
-  const scale = scaleOf([], [0, most], 2);
-  for (const [key, one] of cells) grid.fill(...key.split(",").map(Number), { colour: scale.colour(one.relative ?? most), text: relative(one).replace(" %", ""), said: say(one) });
-  const others = parameters.filter((one) => !inside.some((own_) => own_.one === one));
-  return {
-    node: h("div", { class: "scroll" }, grid.node),
-    beside: [inside.some(({ one }) => one.differs) && h("p", { class: "axes" }, t("compare.weights.legend"), " ", bar(scale, "0 %", share(most))), readout, list(own, others)],
-    mark: (name) => { const key = [...cells].find(([, one]) => one.name === name)?.[0]; grid.mark(...(key ? key.split(",").map(Number) : [-1, -1])); },
-  };
+class WeightGrid {
+  constructor(page, parameters) {
+    this.page = page;
+    this.inside = parameters.filter(({ name, shape }) => shape.length === 2 && IN_BLOCK.test(name));
+    const places = this.inside.map(({ name }) => IN_BLOCK.exec(name).slice(1));
+    const rows = [...new Set(places.map(([stack, block]) => `${stack}.${block}`))];
+    const columns = [...new Set(places.map(([, , path]) => path))].sort((x, y) => rankOf(x) - rankOf(y));
+    this.at = places.map(([stack, block, path]) => [rows.indexOf(`${stack}.${block}`), columns.indexOf(path)]);
+    const both = new Set(places.map(([stack]) => stack)).size > 1;
+    const readout = h("p", { class: "readout", role: "status" });
+    this.cells = new CellGrid({
+      rows: rows.map((row) => t(both && row.startsWith("encoder") ? "attention.encoder" : "attention.block", { block: row.split(".")[1] })), columns: columns.map(short),
+      label: t("compare.weights"), has: (row, column) => Boolean(this.find(row, column)), point: (row, column) => { readout.textContent = said(this.find(row, column)); },
+      choose: (row, column, options) => page.change({ weight: this.find(row, column).name }, options) });
+    this.legend = h("p", { class: "axes" });
+    this.switches = h("div", { class: "switches" });
+    const others = parameters.filter((one) => !this.inside.includes(one));
+    this.node = h("div", {}, h("div", { class: "scroll" }, this.cells.node), this.legend, readout, list(page, others));
+  }
+
+  find(row, column) { return this.inside[this.at.findIndex(([r, k]) => r === row && k === column)]; }
+
+  /** by: the size of the change, or its effective rank as a share of the largest possible. */
+  show(by, chosen) {
+    const focused = this.switches.contains(document.activeElement) ? document.activeElement.id : "";
+    put(this.switches, h("div", { class: "switch", role: "group", "aria-label": t("compare.by") }, ["size", "rank"].map((name) => h("button", { type: "button", id: `by-${name}`,
+      "aria-pressed": String(name === by), onclick: () => this.page.change({ by: name === "size" ? "" : name }) }, t(`compare.by.${name}`)))));
+    if (focused) document.getElementById(focused)?.focus();
+    const value = (one) => (by === "size" ? one.relative : one.differs ? one.ranks && one.ranks.effective["0.9"] / one.ranks.of : 0);
+    const text = (one) => (by === "size" || !one.differs ? relative(one).replace(" %", "") : one.ranks?.effective["0.9"] ?? "?");
+    const most = by === "rank" ? 1 : Math.max(...this.inside.map((one) => one.relative ?? 0), 1e-12);
+    const scale = scaleOf([], [0, most], 2);
+    this.inside.forEach((one, k) => this.cells.fill(...this.at[k], { colour: scale.colour(value(one) ?? most), text: text(one), said: said(one) }));
+    put(this.legend, this.inside.some(({ differs }) => differs) && [t(`compare.legend.${by}`), " ", bar(scale, "0 %", share(most))]);
+    this.cells.mark(...(this.at[this.inside.findIndex(({ name }) => name === chosen)] ?? [-1, -1]));
+  }
+}
+
+function said(one) {
+  if (!one.differs) return `${one.name}: =`;
+  const size = t("compare.weight.said", { name: one.name, share: relative(one) });
+  return one.ranks ? `${size} · ${t("compare.weight.rank", { rank: one.ranks.effective["0.9"], of: one.ranks.of })}` : size;
 }
 
 const ORDER = ["attention", "cross", "feed_forward"];
@@ -77,10 +98,10 @@ function short(path) {
 }
 
 /** Embeddings, norms and biases: those that differ. */
-function list(own, others) {
+function list(page, others) {
   const differ = others.filter((one) => one.differs).sort((one, other) => sizeOf(other) - sizeOf(one));
   return h("details", { class: "others" }, h("summary", {}, t("compare.others", { count: differ.length, all: others.length })),
-    h("ul", {}, differ.map((one) => h("li", {}, one.shape.length === 2 ? h("button", { type: "button", class: "link", onclick: () => own.page.change({ weight: one.name }) }, one.name) : h("code", {}, one.name), ` ${relative(one)}`))));
+    h("ul", {}, differ.map((one) => h("li", {}, one.shape.length === 2 ? h("button", { type: "button", class: "link", onclick: () => page.change({ weight: one.name }) }, one.name) : h("code", {}, one.name), ` ${relative(one)}`))));
 }
 
 // --- one matrix ---

@@ -257,7 +257,16 @@ def test_languages_switch_in_place(visit: Visit) -> None:
     page.locator("#lang-zh").click()
     page.wait_for_selector("html[lang=zh-CN]")
     ready(page, "trace")
-    assert page.locator("#tabs").inner_text().split() == ["追踪", "注意力", "地图", "谱", "位置", "缓存", "训练"]
+    assert page.locator("#tabs").inner_text().split() == [
+        "追踪",
+        "注意力",
+        "地图",
+        "谱",
+        "位置",
+        "缓存",
+        "比较",
+        "训练",
+    ]
     assert page.evaluate("document.activeElement.id") == "lang-zh"
 
 

@@ -55,7 +55,7 @@ def test_arrow_keys_choose_a_head(visit: Visit) -> None:  # noqa: F811
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     page.locator(".told-head h2", has_text="block 1, head 1").wait_for()
-    assert page.evaluate("document.activeElement.dataset.place + ',' + document.activeElement.dataset.head") == "1,1"
+    assert page.evaluate("document.activeElement.dataset.row + ',' + document.activeElement.dataset.column") == "1,1"
     assert page.locator(".rank-cell[tabindex='0']").count() == 1
     page.locator("#field-rank").focus()
     before = page.locator(".rank-slider output").inner_text()

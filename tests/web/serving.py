@@ -9,11 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from httpx import Response
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from pellucid import lora
 from pellucid.lens.worked_example import worked_example
+from pellucid.lora import Lora
 from pellucid.model import config as c
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
@@ -56,10 +59,23 @@ def with_words(model: Model) -> Model:
     return replace(model, tokenizer=FastTokenizer(pipeline))
 
 
+def tuned() -> Model:
+    """The model `words` with an adapter of rank 2 on its queries and values."""
+    model = with_words(random_model())
+    lora.add(model, Lora(rank=2, alpha=4, targets=("to_query", "to_value")), seed=0)
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for each in model.network.parameters():
+            if each.requires_grad:
+                each.copy_(torch.randn(each.shape, generator=draw) * 0.2)
+    return model
+
+
 def shelf() -> dict[str, Callable[[], Model]]:
     return {
         "worked-example": worked_example,
         "words": lambda: with_words(random_model()),
+        "words + tuned": tuned,
         "ids": lambda: random_model(),
         "pair": lambda: random_model(encoder_blocks=2, decoder_blocks=2, position=c.Sinusoidal()),
         "encoder": lambda: random_model(encoder_blocks=2, decoder_blocks=0, position=c.Learned(), context=64),

@@ -7,7 +7,7 @@ import pytest
 from httpx import Response
 
 from pellucid.web.payloads import EXACT, LARGEST, compact, pack, pooled
-from pellucid.web.shelf import titles
+from pellucid.web.shelf import Source, titles
 from tests.web.serving import unpack
 
 
@@ -42,8 +42,15 @@ def test_pooling_leaves_hidden_cells_out() -> None:
 
 
 def test_models_of_one_name_are_told_apart() -> None:
-    assert titles(["/a/gpt", "/b/gpt", "/a/gpt", "worked-example"]) == {
+    found = titles(map(Source, ["/a/gpt", "/b/gpt", "/a/gpt", "worked-example"]))
+    assert {name: source.model for name, source in found.items()} == {
         "gpt": "/a/gpt",
         "gpt (2)": "/b/gpt",
         "worked-example": "worked-example",
     }
+
+
+def test_an_adapter_is_named_after_its_model() -> None:
+    found = titles([Source("/a/gpt"), Source("/a/gpt", "/x/mine"), Source("/a/gpt", "/y/mine")])
+    assert list(found) == ["gpt", "gpt + mine", "gpt + mine (2)"]
+    assert found["gpt + mine (2)"].adapter == "/y/mine"

@@ -43,7 +43,7 @@ def refused(web: TestClient, path: str, body: Any, field: str | None, code: str)
 def test_the_start_lists_models_views_and_colours(web: TestClient) -> None:
     start = web.get("/api/start").json()
     assert start["models"][0]["name"] == "worked-example"
-    assert start["views"] == ["trace", "attention", "map", "spectra", "positions", "cache", "training"]
+    assert start["views"] == ["trace", "attention", "map", "spectra", "positions", "cache", "compare", "training"]
     assert {len(colours) for colours in start["palettes"].values()} == {256}
 
 

@@ -13,6 +13,7 @@ from pellucid.cli.options import Device, Dtype, DtypeName, open_model
 
 if TYPE_CHECKING:
     from pellucid.pretrained.facade import Model
+    from pellucid.web.shelf import Source
 
 WORKED_EXAMPLE = "worked-example"
 PORT = 8765
@@ -28,6 +29,10 @@ def explore(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
     host: Annotated[str, typer.Option(help="Listen here; other machines need --token.")] = "127.0.0.1",
     token: Annotated[str | None, typer.Option(help="A secret that visitors must know.")] = None,
+    adapters: Annotated[
+        list[str] | None,
+        typer.Option("--adapter", metavar="FOLDER", help="An adapter of the first model, beside it; may be repeated."),
+    ] = None,
     device: Device = "cpu",
     dtype: Dtype = None,
 ) -> None:
@@ -37,10 +42,7 @@ def explore(
     from pellucid.web.shelf import titles
 
     Address(host, 1, token)  # refused before anything listens
-    sources = list(models or [])
-    if WORKED_EXAMPLE not in sources:
-        sources.append(WORKED_EXAMPLE)
-    named = titles(sources)
+    named = titles(_sources(models or [], adapters or []))
     for source in named.values():
         _check(source)
     bound = _bound(listen, host, port)
@@ -56,21 +58,41 @@ def explore(
     serve(create_app(opened, address, started=started), bound)
 
 
-def _check(source: str) -> None:
+def _sources(models: list[str], adapters: list[str]) -> list[Source]:
+    """The first model, its adapters, the others; the worked example is always among them."""
+    from pellucid.errors import InputError
+    from pellucid.web.shelf import Source
+
+    if adapters and not models:
+        raise InputError(
+            "--adapter is put on the first model: name that one too, as in: explore MODEL --adapter FOLDER"
+        )
+    bases = [*models, WORKED_EXAMPLE]
+    return [Source(bases[0]), *(Source(bases[0], adapter) for adapter in adapters), *map(Source, bases[1:])]
+
+
+def _check(source: Source) -> None:
     """A name that cannot be opened is said now, not when somebody clicks on it."""
     from pellucid.cli.options import is_adapter_folder
+    from pellucid.errors import InputError
     from pellucid.pretrained.load import find_folder
 
-    if not is_adapter_folder(source):
-        find_folder(source)
+    if source.adapter is not None and not is_adapter_folder(source.adapter):
+        raise InputError(f"--adapter {source.adapter} is no folder of an adapter: it has no adapter.json")
+    if source.adapter is not None and is_adapter_folder(source.model):
+        raise InputError(
+            f"{source.model} is an adapter itself: name the model that both adapt, and give --adapter twice"
+        )
+    if not is_adapter_folder(source.model):
+        find_folder(source.model)
 
 
-def _model(source: str, device: str, dtype: DtypeName | None) -> Model:
-    if source == WORKED_EXAMPLE:
+def _model(source: Source, device: str, dtype: DtypeName | None) -> Model:
+    if source.model == WORKED_EXAMPLE and source.adapter is None:
         from pellucid.lens.worked_example import worked_example
 
         return worked_example()
-    return open_model(source, device, dtype)
+    return open_model(source.model, device, dtype, adapter=source.adapter)
 
 
 def _bound(listen: Callable[[str, int], socket], host: str, port: int | None) -> socket:

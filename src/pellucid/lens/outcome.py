@@ -48,18 +48,31 @@ class Outcome:
         return {**vars(self), "entries": entries}
 
 
+def kind_of(config: c.ModelConfig) -> Kind:
+    """What a model says of a text."""
+    match config.head:
+        case c.Pool():
+            return "vector"
+        case c.Classify():
+            return "text"
+        case c.Unembed() if config.decoder_blocks > 0:
+            return "next"
+        case _:
+            return "token"
+
+
 def outcome(model: Model, edited: Edited) -> Outcome:
     """Of the first text."""
     before, after = edited.before[0], edited.after[0]
-    if isinstance(model.config.head, c.Pool):
-        return Outcome("vector", vector=float((after - before).norm() / before.norm().clamp(min=1e-30)))
-    if before.dim() == 1:
-        return Outcome("text", **_said(model, before, after))
+    kind = kind_of(model.config)
+    if kind == "vector":
+        return Outcome(kind, vector=float((after - before).norm() / before.norm().clamp(min=1e-30)))
+    if kind == "text":
+        return Outcome(kind, **_said(model, before, after))
     variations, changed = _over_tokens(before, after)
-    writes = isinstance(model.config.head, c.Unembed) and model.config.decoder_blocks > 0
-    place = len(before) - 1 if writes else int(variations.argmax())
+    place = len(before) - 1 if kind == "next" else int(variations.argmax())
     said = _said(model, before[place], after[place])
-    return Outcome("next" if writes else "token", place, **said, changed=changed, places=len(before))
+    return Outcome(kind, place, **said, changed=changed, places=len(before))
 
 
 def _over_tokens(before: Float[Tensor, "token entry"], after: Float[Tensor, "token entry"]) -> tuple[Tensor, int]:
@@ -76,18 +89,26 @@ def _bands(before: Tensor, after: Tensor) -> Iterator[tuple[Shares, Shares]]:
 
 def _said(model: Model, before: Float[Tensor, " entry"], after: Float[Tensor, " entry"]) -> dict[str, Any]:
     p, q = before.double(), after.double()
-    best = {i for row in (p, q) for i in row.topk(min(TOP, row.numel())).indices.tolist()}
-    ranked = sorted(best, key=lambda i: -float(p[i]))
     # A share that underflowed counts as the smallest number: an infinite divergence would say less.
     tiny = torch.finfo(torch.float64).tiny
     return {
-        "entries": tuple((readable(_name(model, i)), float(p[i]), float(q[i])) for i in ranked),
+        "entries": likeliest_of_either(model, p, q),
         "variation": float((p - q).abs().sum() / 2),
         "divergence": max(float((p * (p.clamp(min=tiny) / q.clamp(min=tiny)).log()).sum()), 0.0),
     }
 
 
-def _name(model: Model, entry: int) -> str:
+def likeliest_of_either(
+    model: Model, first: Float64[Tensor, " entry"], second: Float64[Tensor, " entry"], top: int = TOP
+) -> tuple[tuple[str, float, float], ...]:
+    """The likeliest words or labels of two shares, with both; the likeliest of the first come first."""
+    best = {i for row in (first, second) for i in row.topk(min(top, row.numel())).indices.tolist()}
+    ranked = sorted(best, key=lambda i: -float(first[i]))
+    return tuple((entry_name(model, i), float(first[i]), float(second[i])) for i in ranked)
+
+
+def entry_name(model: Model, entry: int) -> str:
+    """The word or the label that an entry of the output stands for."""
     if isinstance(model.config.head, c.Classify | c.Tag):
-        return model.labels[entry] if entry < len(model.labels) else f"LABEL_{entry}"
-    return str(entry) if model.tokenizer is None else model.tokenizer.token(entry)
+        return readable(model.labels[entry] if entry < len(model.labels) else f"LABEL_{entry}")
+    return readable(str(entry) if model.tokenizer is None else model.tokenizer.token(entry))

@@ -7,7 +7,7 @@ scores     (Q1 K1' - Q0 K0') scale = [Q1, -Q0] [K1, K0]' scale: rank at most 2 h
 attention  A1 - A0, which is written down. Its rows sum to zero, so its rank is at most N - 1; nothing makes it lower
 
 Beside each stands the same of the base with every changed weight changed by Gaussian noise of the same size.
-Numerical ranks allow for the rounding of the weights and of the forward pass: see `_change`.
+Numerical ranks allow for the rounding of the weights and of the forward pass: see `change_of`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,19 @@ from pellucid.kernels.reference import Key, Query
 from pellucid.kernels.view import View
 from pellucid.model import config as c
 from pellucid.model.attention import Attention
-from pellucid.model.layers import Linear
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
 from pellucid.spectra.baseline import derived_seed
 from pellucid.spectra.change import Against, Change, HeadChange
+from pellucid.spectra.maps import NAMES, Matrix, band_of, change_of, change_of_map, maps_of
 from pellucid.spectra.measure import Selection, Text, text_ids
-from pellucid.spectra.rank import ranks_of, singular_values, singular_values_of_product
+from pellucid.spectra.parameters import odd_shape
+from pellucid.spectra.rank import singular_values, singular_values_of_product
 from pellucid.spectra.watch import Place, places, watch
-from pellucid.spectra.weights import Spectrum
 
 TAUS = (0.9, 0.95, 0.99)
 LONGEST = 2048  # tokens: A1 - A0 has no operator with an exact energy, and is written down
-NAMES = ("query", "key", "value", "output")
 
-Matrix = Float[Tensor, "rows columns"]
 Progress = Callable[[int, int, str], None]
 
 
@@ -114,8 +112,8 @@ class _Work:
                 self.progress(self.done, self.total, f"{place.stack} block {place.block} {place.kind} head {head}")
 
     def _weights(self, new: Attention, old: Attention, head: int) -> dict[str, Change]:
-        pairs = zip(_maps(new), _maps(old), strict=True)
-        return {name: _of_weights(*pair, new, head, name, self.tau) for name, pair in zip(NAMES, pairs, strict=True)}
+        ours, theirs = maps_of(new), maps_of(old)
+        return {name: change_of_map(ours[name], theirs[name], self.tau, band_of(new, head, name)) for name in NAMES}
 
     def _scores(self, before: Seen, after: Seen, head: int) -> Change | None:
         if before.query is None or after.query is None:
@@ -127,7 +125,9 @@ class _Work:
         eps = torch.finfo(before.query.dtype).eps
         floor = rounding + 4 * eps * (float(q0.norm() * k0.norm()) + float(q1.norm() * k1.norm()))
         shape = (len(q0), len(k0))
-        return _change(values * before.scale, shape, self.tau, floor * before.scale, size * before.scale, factored=True)
+        return change_of(
+            values * before.scale, shape, self.tau, floor * before.scale, size * before.scale, factored=True
+        )
 
     def _attention(self, before: Seen, after: Seen, head: int) -> Change:
         a0, a1 = (_matrix(seen, head) for seen in (before, after))
@@ -135,52 +135,7 @@ class _Work:
         sizes = [1.0 + _largest_score(seen, head) for seen in (before, after)]
         eps = torch.finfo(self.base.dtype).eps
         floor = 4 * eps * float(a0.norm() * sizes[0] + a1.norm() * sizes[1])
-        return _change(singular_values(a1 - a0), (len(a0), a0.shape[1]), self.tau, floor, float(a0.norm()))
-
-
-def _of_weights(new: Linear, old: Linear, attention: Attention, head: int, name: str, tau: tuple[float, ...]) -> Change:
-    """A head's part of the difference of two maps, as factors where it is known as such."""
-    w0, w1 = (_part(each.weight.detach().double(), attention, head, name) for each in (old, new))
-    factors = None if new.change is None or not torch.equal(new.weight, old.weight) else new.change.factors()
-    size, shape = float(w0.norm()), (w0.shape[0], w0.shape[1])
-    if factors is not None:
-        up, down = factors
-        pair = (
-            (up, _part(down, attention, head, name)) if name == "output" else (_part(up, attention, head, name), down)
-        )
-        values, rounding = singular_values_of_product(*pair)
-        return _change(values, shape, tau, rounding, size, factored=True)
-    if new.change is not None:
-        w1 = _part(new.change.added_to(new.weight.double()), attention, head, name)
-    # Each number of a stored weight is within half an eps of what it was rounded from.
-    floor = torch.finfo(old.weight.dtype).eps * float(w0.norm() + w1.norm()) / 2
-    return _change(singular_values(w1 - w0), shape, tau, floor, size)
-
-
-def _change(
-    values: Tensor,
-    shape: tuple[int, int],
-    tau: tuple[float, ...],
-    floor: float,
-    size: float,
-    *,
-    factored: bool = False,
-) -> Change:
-    """floor: how large rounding alone can make a singular value; the numerical rank counts those above it."""
-    found = ranks_of(values, shape, torch.float64, tau, floor=floor)
-    relative = float(values.norm()) / size if size > 0 else 0.0
-    return Change(Spectrum(tuple(values.tolist()), found), relative, floor, factored)
-
-
-def _maps(attention: Attention) -> tuple[Linear, Linear, Linear, Linear]:
-    return attention.to_query, attention.to_key, attention.to_value, attention.to_output
-
-
-def _part(weight: Matrix, attention: Attention, head: int, name: str) -> Float[Tensor, "own_rows own_columns"]:
-    """PyTorch keeps W' (outputs first): a head has a band of rows, and of W_O' a band of columns."""
-    heads = attention.head_count if name in ("query", "output") else attention.groups
-    place = head * heads // attention.head_count
-    return weight.chunk(heads, 1 if name == "output" else 0)[place]
+        return change_of(singular_values(a1 - a0), (len(a0), a0.shape[1]), self.tau, floor, float(a0.norm()))
 
 
 def _one(seen: Seen, head: int) -> tuple[Float[Tensor, "query head_width"], Float[Tensor, "key head_width"]]:
@@ -254,10 +209,9 @@ def with_noise(base: Transformer, model: Transformer, seed: int) -> Transformer:
 
 
 def _check_shapes(model: Model, base: Model) -> None:
-    ours, theirs = ({n: tuple(p.shape) for n, p in one.network.plain().state_dict().items()} for one in (model, base))
-    odd = next((name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)), None)
-    if odd is not None and not odd.startswith("head."):
+    odd = odd_shape(model, base)
+    if odd is not None:
         raise InputError(
-            f"{model.name} and {base.name} differ in shape: {odd} is {ours.get(odd)} and {theirs.get(odd)}. --against "
+            f"{model.name} and {base.name} differ in shape: {odd.name} is {odd.first} and {odd.second}. --against "
             "wants the model that this one was tuned from"
         )

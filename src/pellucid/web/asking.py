@@ -44,6 +44,22 @@ async def on_model(request: Request, name: str, call: Callable[[Book, Job], Resu
         return await book.lane.run(request, lambda own: call(book, own), job)
 
 
+async def on_two(request: Request, first: str, second: str, call: Callable[[Book, Book, Job], Result]) -> Result:
+    """Call with two models of the list, in the lanes of both; they may be the same."""
+    shelf: Shelf = request.app.state.shelf
+    jobs: Jobs = request.app.state.jobs
+    books = shelf[first], shelf.get(second, "other")
+    outer, inner = sorted(books, key=lambda book: book.name)
+
+    def within(own: Job) -> Result:
+        return inner.lane.run_within(lambda job: call(*books, job), own)
+
+    with jobs.named(request.headers.get(JOB_HEADER)) as job:
+        if inner is outer:
+            return await outer.lane.run(request, lambda own: call(*books, own), job)
+        return await outer.lane.run(request, within, job)
+
+
 def read(book: Book, asked: Asked, most: int) -> Ids:
     """The ids of the text, and of the target for an encoder-decoder; within the model and within `most` tokens."""
     config = book.model.config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,8 +34,13 @@ class Book:
     kept: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
 
     @cached_property
+    def opened(self) -> Model:
+        """As it was opened: adapters stand beside the weights that they change."""
+        return self.open()
+
+    @cached_property
     def model(self) -> Model:
-        return self.open().plain()
+        return self.opened.plain()
 
     @cached_property
     def formed(self) -> Model:
@@ -84,8 +89,12 @@ class Shelf:
         self.books = {name: Book(name, opened, Lane(limits.waiting, limits.seconds)) for name, opened in models.items()}
 
     def __getitem__(self, name: str) -> Book:
+        return self.get(name, "model")
+
+    def get(self, name: str, field: str) -> Book:
+        """field: beside which a name that is not on the list is refused."""
         if name not in self.books:
-            raise Refused(422, "no_model", f"{name!r} is not on the list of this server", "model", name=name)
+            raise Refused(422, "no_model", f"{name!r} is not on the list of this server", field, name=name)
         return self.books[name]
 
     def list(self) -> list[dict[str, str]]:
@@ -96,14 +105,26 @@ class Shelf:
             book.lane.close()
 
 
-def titles(sources: list[str]) -> dict[str, str]:
+@dataclass(frozen=True)
+class Source:
+    """What a model is opened from. adapter: a folder, put on it."""
+
+    model: str
+    adapter: str | None = None
+
+    @property
+    def title(self) -> str:
+        own = self.model if self.model in DESCRIPTIONS else Path(self.model).resolve().name or self.model
+        return own if self.adapter is None else f"{own} + {Path(self.adapter).resolve().name}"
+
+
+def titles(sources: Iterable[Source]) -> dict[str, Source]:
     """A short name for each source: a folder's last part, numbered where two are alike."""
-    found: dict[str, str] = {}
+    found: dict[str, Source] = {}
     for source in dict.fromkeys(sources):
-        short = source if source in DESCRIPTIONS else Path(source).resolve().name or source
-        name, count = short, 1
+        name, count = source.title, 1
         while name in found:
             count += 1
-            name = f"{short} ({count})"
+            name = f"{source.title} ({count})"
         found[name] = source
     return found

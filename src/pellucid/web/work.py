@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -20,6 +20,7 @@ from pellucid.web.refusal import Refused
 Result = TypeVar("Result")
 State = Literal["waiting", "running", "over"]
 JOB_HEADER = "x-job"
+PATIENCE = 0.05  # seconds between two looks at whether a call that waits for a second lane is still wanted
 
 
 class Cancelled(Exception):  # noqa: N818 (nobody waits for the answer: not an error)
@@ -58,12 +59,28 @@ class Lane:
 
     async def run(self, request: Request, call: Callable[[Job], Result], job: Job) -> Result:
         """The result of a call; the call ends early if the client goes away or the time is over."""
+        return await _while_awaited(request, self._submit(call, job), job, self.seconds)
+
+    def run_within(self, call: Callable[[Job], Result], job: Job) -> Result:
+        """The result of a call that needs this lane too, in the thread of another, which stays taken until it ends.
+
+        Whoever takes several lanes takes them in one order, that of their names: then none waits for itself.
+        """
+        job.state = "waiting"
+        future = self._submit(call, job)
+        while not future.done():
+            if job.gone.is_set() and future.cancel():
+                raise Cancelled
+            wait([future], timeout=PATIENCE)
+        return future.result()
+
+    def _submit(self, call: Callable[[Job], Result], job: Job) -> Future[Result]:
         if self.inside > self.waiting:
             raise Refused(429, "busy", f"{self.inside} calls of this model wait already: ask again in a moment")
         self._count(1)
         future = self.thread.submit(_run, job, call)
         future.add_done_callback(lambda _: self._count(-1))
-        return await _while_awaited(request, future, job, self.seconds)
+        return future
 
     def _count(self, more: int) -> None:
         with self.counting:

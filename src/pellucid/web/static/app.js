@@ -162,7 +162,7 @@ async function render(force = false) {
     const view = await import(`./views/${state.view}.js`);
     if (signal.aborted) return;
     update = await view.show(main, {
-      model, signal, problemOf, report,
+      model, models: start.models, signal, problemOf, report,
       state: () => read(),
       again: () => render(true),
       asked: { model: state.model, text: state.text, ...(model.two_texts && state.target ? { target: state.target } : {}) },

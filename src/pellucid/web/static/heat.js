@@ -126,6 +126,18 @@ function writeNames(pen, rows, columns, rowName, columnName, [wide, tall, left, 
   }
 }
 
+/** A named picture of weights: its colours above it, what is pointed at in the readout. */
+export function picture({ name, title, queries, keys, readout, ...map }) {
+  return h("figure", { data: { matrix: name } }, h("figcaption", {}, title, " ", legend(map.scale)),
+    heatMap({ ...map, label: title, rowName: (k) => queries[k] ?? k, columnName: (k) => keys?.[k] ?? k, read: (said) => { readout.textContent = said; } }));
+}
+
+/** Colours for differences, light at none. */
+export function differenceScale(values) {
+  const far = values.reduce((most, x) => Math.max(most, Math.abs(x) || 0), 1e-9);
+  return scaleOf([], [-far, far]);
+}
+
 /** The colours of a scale and its ends. */
 export function legend(scale, factor = 1) {
   const bar = h("canvas", { class: "scale", width: 120, height: 10, "aria-hidden": "true" });

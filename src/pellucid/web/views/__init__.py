@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from pellucid.web.views import attention, cache, positions, spectra, trace, training
+from pellucid.web.views import attention, cache, compare, positions, spectra, trace, training
 from pellucid.web.views import map as head_map
 
 VIEWS: dict[str, APIRouter] = {
@@ -14,5 +14,6 @@ VIEWS: dict[str, APIRouter] = {
     "spectra": spectra.router,
     "positions": positions.router,
     "cache": cache.router,
+    "compare": compare.router,
     "training": training.router,
 }

@@ -172,13 +172,14 @@ def _thumbnails(steps: tuple[Step, ...], heads: int, side: int) -> Array:
     found = np.full((len(steps), heads, side, side), np.nan, np.float16)
     for place, step in enumerate(steps):
         for head in range(heads):
-            whole = _head_values(step, head)
+            whole = head_values(step, head)
             small = pooled(whole, *(-(-size // side) for size in whole.shape))
             found[place, head, : small.shape[0], : small.shape[1]] = small
     return found
 
 
-def _head_values(step: Step, head: int) -> Array:
+def head_values(step: Step, head: int) -> Array:
+    """The weights of one head; NaN where the mask hides."""
     values: Array = step.value[0, head].float().cpu().numpy()
     scores = [name for name in step.inputs if name.endswith(".scores")]
     if not scores:
@@ -188,7 +189,7 @@ def _head_values(step: Step, head: int) -> Array:
 
 
 def _one(step: Step, head: int) -> Array:
-    whole = _head_values(step, head)
+    whole = head_values(step, head)
     each = 1
     while whole.size // each**2 * 2 > ONE:
         each *= 2

@@ -49,7 +49,7 @@ async def grid(asked: Asked, request: Request) -> Packed:
 
     def call(book: Book, job: Job) -> Packed:
         ids = read(book, asked, TOKENS)
-        return _grid(book, ids, _measured(book, ids, job))
+        return Packed(*grid_of(book, ids, measured(book, ids, job)))
 
     return await on_model(request, asked.model, call)
 
@@ -61,7 +61,7 @@ async def head(asked: AskedHead, request: Request) -> Packed:
     def call(book: Book, job: Job) -> Packed:
         ids = read(book, asked, TOKENS)
         _place(book, asked)
-        beside = _heads(_measured(book, ids, job), book, asked.place)
+        beside = _heads(measured(book, ids, job), book, asked.place)
         opened = _opened(book, ids, asked, job)
         said = {
             "site": opened.site,
@@ -96,7 +96,7 @@ async def at_rank(asked: AskedRank, request: Request) -> Packed:
     return await on_model(request, asked.model, call)
 
 
-def _measured(book: Book, ids: Ids, job: Job) -> Spectra:
+def measured(book: Book, ids: Ids, job: Job) -> Spectra:
     return book.keep(("spectra", ids), lambda: _measure(book, ids, job))
 
 
@@ -139,9 +139,10 @@ def _heads(measured: Spectra, book: Book, place: int) -> tuple[Head, ...]:
     return measured.heads[place * count : (place + 1) * count]
 
 
-def _grid(book: Book, ids: Ids, measured: Spectra) -> Packed:
+def grid_of(book: Book, ids: Ids, found: Spectra) -> tuple[dict[str, Any], dict[str, Array]]:
+    """What the grid's rows and columns are, and the numbers of every head in the order of `names`."""
     known = list(places(book.model.network))
-    firsts = [_heads(measured, book, row)[0] for row in range(len(known))]
+    firsts = [_heads(found, book, row)[0] for row in range(len(known))]
     said = {
         "tokens": words(book.model, ids[-1]),
         "source": words(book.model, ids[0]) if len(ids) > 1 else None,
@@ -155,9 +156,9 @@ def _grid(book: Book, ids: Ids, measured: Spectra) -> Packed:
         "method": firsts[0].measured.spectrum.method,
     }
     shape = (len(known), book.model.config.heads, -1)
-    own = np.array([_numbers(one.measured) for one in measured.heads], np.float32).reshape(shape)
-    random = np.array([_numbers(one.baseline) for one in measured.heads], np.float32).reshape(shape)
-    return Packed(said, {"own": own, "baseline": random})
+    own = np.array([_numbers(one.measured) for one in found.heads], np.float32).reshape(shape)
+    random = np.array([_numbers(one.baseline) for one in found.heads], np.float32).reshape(shape)
+    return said, {"own": own, "baseline": random}
 
 
 def _numbers(found: Measured | None) -> list[float]:
@@ -174,15 +175,20 @@ def _curves(heads: tuple[Head, ...], chosen: int) -> dict[str, Array]:
     assert twin is not None
     every = [head.measured.spectrum.values for head in heads]
     longest = max(map(len, [*every, twin.spectrum.values]))
-    index = np.unique(np.geomspace(1, longest, POINTS).round().astype(int)) - 1
+    index = points(longest)
     return {
         "index": (index + 1).astype(np.float32),
-        "values": np.stack([_thinned(values, index) for values in every]),
-        "baseline": _thinned(twin.spectrum.values, index),
+        "values": np.stack([thinned(values, index) for values in every]),
+        "baseline": thinned(twin.spectrum.values, index),
     }
 
 
-def _thinned(values: tuple[float, ...], index: Array) -> Array:
+def points(longest: int) -> Array:
+    """The places of a curve that are drawn: all of a short one, fewer and fewer along a long one."""
+    return np.unique(np.geomspace(1, longest, POINTS).round().astype(int)) - 1
+
+
+def thinned(values: tuple[float, ...], index: Array) -> Array:
     whole = np.full(int(index[-1]) + 1, np.nan, np.float32)
     whole[: len(values)] = values
     whole[whole < FLOOR * values[0]] = np.nan

@@ -1,7 +1,8 @@
 // Attention: every head small, one large, as a matrix or as lines; and what would change if it were computed otherwise.
 
 import { calm, h, number, percent, put } from "../dom.js";
-import { heatMap, legend, paint, scaleOf } from "../heat.js";
+import { hasBoth, placeName, sidesOf } from "../grid.js";
+import { differenceScale, paint, picture, scaleOf } from "../heat.js";
 import { t } from "../words.js";
 import { lines } from "./attention_lines.js";
 import { badge, prediction } from "./trace.js";
@@ -73,22 +74,20 @@ function sync(root, state) {
   root.querySelector("#temperature-row").hidden = now.change !== "temperature";
 }
 
-const nameOf = ({ stack, block, kind }, both) => t(kind === "cross" ? "attention.block.cross" : both && stack === "encoder" ? "attention.encoder" : "attention.block", { block });
-
 function drawGrid({ page, grid, seen }) {
   const { values, shape: [, heads, side] } = seen.arrays.changed ?? seen.arrays.own;
-  const both = new Set(seen.places.map(({ stack }) => stack)).size > 1;
+  const both = hasBoth(seen.places);
   const scale = scaleOf([], [0, 1]);
   const thumbnail = (place, head) => {
     const start = (place * heads + head) * side * side;
     const [rows, columns] = seen.places[place].shape.map((size) => Math.ceil(size / Math.ceil(size / side)));
     const part = Float32Array.from({ length: rows * columns }, (_, k) => values[start + Math.floor(k / columns) * side + (k % columns)]);
-    return h("button", { type: "button", class: "thumb", data: { place, head }, "aria-label": `${nameOf(seen.places[place], both)}, ${t("common.head", { head })}`,
+    return h("button", { type: "button", class: "thumb", data: { place, head }, "aria-label": `${placeName(seen.places[place], both)}, ${t("common.head", { head })}`,
       onclick: () => page.change({ place, head }) }, paint(h("canvas"), part, rows, columns, scale));
   };
   grid.replaceChildren(h("h2", {}, t("attention.heads")), h("p", { class: "quiet" }, t("attention.heads.hint")),
     h("div", { class: "thumbs" }, seen.places.map((place, row) => h("div", { class: "thumb-row" },
-      h("span", { class: "quiet" }, nameOf(place, both)),
+      h("span", { class: "quiet" }, placeName(place, both)),
       h("div", { class: "thumb-line" }, Array.from({ length: heads }, (_, head) => thumbnail(row, head)))))));
 }
 
@@ -109,8 +108,7 @@ async function drawLarge(own, state) {
   const place = seen.places[at.place];
   const asLines = state.shape === "lines";
   const tab = (name, active) => h("button", { type: "button", "aria-pressed": String(active), onclick: () => page.change({ shape: name === "lines" ? "lines" : "" }) }, t(`attention.${name}`));
-  const queries = place.stack === "encoder" && seen.source ? seen.source : seen.tokens;
-  const keys = place.kind === "cross" ? seen.source : queries;
+  const { queries, keys } = sidesOf(place, seen);
   put(large, h("div", { class: "large-top" }, h("h2", {}, `${place.site.replace(/\.weights$/, "")} · ${t("common.head", { head: at.head })}`),
     badge(place.verified, place.error), h("div", { class: "switch" }, tab("matrix", !asLines), tab("lines", asLines))),
   asLines ? lines(own.head.arrays, queries, keys) : matrices(own.head.arrays, queries, keys, place.shape));
@@ -122,17 +120,13 @@ const difference = (before, after) => (Number.isNaN(before) && Number.isNaN(afte
 function matrices(arrays, queries, keys, full) {
   const readout = h("p", { class: "readout", role: "status" });
   const share = scaleOf([], [0, 1]);
-  const draw = (title, { values, shape: [rows, columns] }, scale, name) => {
-    const each = [Math.ceil(full[0] / rows), Math.ceil(full[1] / columns)];
-    return h("figure", { data: { matrix: name } }, h("figcaption", {}, title, " ", legend(scale)), heatMap({ values, rows, columns, scale, each, label: title, room: arrays.changed ? 260 : 520, named: !arrays.changed, largest: 44,
-      rowName: (k) => queries[k] ?? k, columnName: (k) => keys?.[k] ?? k, read: (said) => { readout.textContent = said; } }));
-  };
+  const draw = (title, { values, shape: [rows, columns] }, scale, name) => picture({ name, title, queries, keys, readout, values, rows, columns, scale,
+    each: [Math.ceil(full[0] / rows), Math.ceil(full[1] / columns)], room: arrays.changed ? 260 : 520, named: !arrays.changed, largest: 44 });
   const parts = [draw(t("attention.own"), arrays.own, share, "own")];
   if (arrays.changed) {
     const differences = arrays.own.values.map((x, k) => difference(x, arrays.changed.values[k]));
-    const largest = differences.reduce((most, x) => Math.max(most, Math.abs(x) || 0), 1e-6);
     parts.push(draw(t("attention.changed"), arrays.changed, share, "changed"),
-      draw(t("attention.difference"), { values: differences, shape: arrays.own.shape }, scaleOf([], [-largest, largest]), "difference"));
+      draw(t("attention.difference"), { values: differences, shape: arrays.own.shape }, differenceScale(differences), "difference"));
   }
   return [h("div", { class: "trio" }, parts), readout];
 }

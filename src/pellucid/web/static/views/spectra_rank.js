@@ -1,7 +1,8 @@
 // A head at a smaller rank: a slider, the matrix, the head's output and what the model then says.
 
 import { calm, h, number, percent, put } from "../dom.js";
-import { heatMap, legend, scaleOf } from "../heat.js";
+import { sidesOf } from "../grid.js";
+import { differenceScale, picture, scaleOf } from "../heat.js";
 import { t } from "../words.js";
 import { badge } from "./trace.js";
 
@@ -27,9 +28,7 @@ export class RankView {
     this.slider.max = opened.ranks;
     const [rows, columns] = opened.shape;
     this.note.textContent = opened.exact ? "" : t("spectra.rank.limited", { ranks: opened.ranks, size: Math.min(rows, columns) });
-    const place = this.found.places[at.place];
-    this.queries = place.stack === "encoder" && this.found.source ? this.found.source : this.found.tokens;
-    this.keys = place.kind === "cross" ? this.found.source : this.queries;
+    Object.assign(this, sidesOf(this.found.places[at.place], this.found));
   }
 
   say(rank) { this.label.textContent = t("spectra.rank.now", { rank, size: Math.min(...this.opened.shape) }); }
@@ -67,9 +66,8 @@ export class RankView {
   /** A picture of this head: its name, its values, its colours. */
   picture(name, values, scale) {
     const { each, arrays: { picture: { shape: [rows, columns] } } } = this.opened;
-    return h("figure", { data: { matrix: name } }, h("figcaption", {}, t(`spectra.matrix.${name}`), " ", legend(scale)),
-      heatMap({ values, rows, columns, scale, each, label: t(`spectra.matrix.${name}`), room: 300, named: columns <= 24, largest: 36,
-        rowName: (k) => this.queries[k] ?? k, columnName: (k) => this.keys?.[k] ?? k, read: (said) => { this.readout.textContent = said; } }));
+    return picture({ name, title: t(`spectra.matrix.${name}`), queries: this.queries, keys: this.keys, readout: this.readout,
+      values, rows, columns, scale, each, room: 300, named: columns <= 24, largest: 36 });
   }
 
   pictures({ values: near }) {
@@ -80,9 +78,8 @@ export class RankView {
     // Below zero: the blue side, by the same cube root as above it.
     const signed = { ...share, colour: (x) => (x < 0 ? both.colour(-(Math.min(-x / most, 1) ** (1 / 3))) : share.colour(x)) };
     const difference = near.map((x, k) => x - (full[k] || 0));
-    const far = difference.reduce((high, x) => Math.max(high, Math.abs(x)), 1e-9);
     this.full ??= this.picture("full", full, share);
-    return [h("div", { class: "trio" }, this.full, this.picture("near", near, signed), this.picture("difference", difference, scaleOf([], [-far, far]))),
+    return [h("div", { class: "trio" }, this.full, this.picture("near", near, signed), this.picture("difference", difference, differenceScale(difference))),
       each[0] * each[1] > 1 && h("p", { class: "quiet" }, t("trace.pooled", { rows: each[0], columns: each[1] })), this.readout];
   }
 

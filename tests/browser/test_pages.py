@@ -163,7 +163,7 @@ def test_a_change_that_cannot_be_says_so_beside_its_field(visit: Visit) -> None:
     ready(page, "attention")
     page.select_option("#field-change", "mask_on")
     page.wait_for_selector("#problem-change:not([hidden])")
-    assert "这个模型不适用" in page.locator("#problem-change").inner_text()
+    assert "这个改动不适用于这个模型" in page.locator("#problem-change").inner_text()
     assert page.locator(".thumb").count() == 12
 
 

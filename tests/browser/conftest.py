@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import uvicorn
 
 from pellucid.pretrained.facade import Model
-from pellucid.web.security import Address, Limits
-from pellucid.web.server import create_app, listen
-from tests.web.serving import shelf
+from pellucid.web.security import Limits
+from tests.web import serving
 
 ARTEFACTS = Path(__file__).parents[2] / "artefacts" / "browser"
 FLAGS = [
@@ -27,7 +25,11 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-HOW = "no Chromium here: `apt-get install chromium` on Debian, and `pip install playwright` without its own browsers"
+HOW = (
+    "no Chromium here: `apt-get install chromium fontconfig fonts-noto-cjk` on Debian, or any Chromium or Chrome on "
+    "the PATH; `pip install playwright` without its own browsers drives it"
+)
+REQUIRED = os.environ.get("PELLUCID_BROWSER") == "required"
 
 
 def chromium() -> str | None:
@@ -36,11 +38,12 @@ def chromium() -> str | None:
 
 @pytest.fixture(scope="module")
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason=HOW)
     path = chromium()
-    if path is None:
-        pytest.skip(HOW)
-    with playwright.sync_playwright() as driver:
+    if path is None or find_spec("playwright") is None:
+        (pytest.fail if REQUIRED else pytest.skip)(HOW)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
         opened = driver.chromium.launch(executable_path=path, args=FLAGS)
         yield opened
         opened.close()
@@ -49,20 +52,11 @@ def browser():
 @contextmanager
 def served(models: Mapping[str, Callable[[], Model]]) -> Iterator[str]:
     """The address of a server that runs in a thread."""
-    bound = listen("127.0.0.1", 0)
-    port = bound.getsockname()[1]
-    app = create_app(models, Address(port=port), Limits(per_second=1000.0, burst=5000))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join(5)
+    with serving.served(models, Limits(per_second=1000.0, burst=5000)) as running:
+        yield running.address
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
-    with served(shelf()) as address:
+    with served(serving.shelf()) as address:
         yield address

@@ -8,7 +8,6 @@ import pytest
 
 from tests.browser.test_pages import LANGUAGES, Visit, contrasts, ready, state, until, visit  # noqa: F401
 
-pytestmark = pytest.mark.slow  # until CI installs Chromium
 TEXT = "the cat sat on the mat"
 # How many pixels of each row have a hue, in the first two parts of a block's picture.
 HUES = """(canvas, rows) => {
@@ -82,7 +81,7 @@ def test_bytes_and_operations(visit: Visit) -> None:  # noqa: F811
     # 8 tokens x 3 blocks x 2 x 32 numbers of 4 bytes
     assert row[1:4] == ["7", "1", "6 KiB"]
     assert page.locator("[data-step][aria-current]").get_attribute("data-step") == "2"
-    assert page.locator(".charts svg.chart .mark").count() == 3
+    assert page.locator(".charts svg.chart .rule").count() == 3
     assert page.locator("[data-chart=all] path.curve").count() == 4
     page.locator("#field-written").fill("3")
     page.locator("#field-written").press("Tab")

@@ -8,7 +8,6 @@ import pytest
 
 from tests.browser.test_pages import LANGUAGES, TEXT, WORDS, Visit, contrasts, state, until, visit  # noqa: F401
 
-pytestmark = pytest.mark.slow  # until CI installs Chromium
 LONG = " ".join(TEXT.split() * 28)
 
 

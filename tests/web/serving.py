@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+import uvicorn
 from httpx import Response
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -22,7 +26,9 @@ from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
 from pellucid.pretrained.tokenizer import FastTokenizer
 from pellucid.web.security import Address, Limits
-from pellucid.web.server import create_app
+from pellucid.web.server import create_app, listen
+from pellucid.web.shelf import Shelf
+from pellucid.web.work import Jobs
 
 with warnings.catch_warnings():
     # It would rather have httpx's successor, which nothing else here needs.
@@ -88,6 +94,33 @@ def shelf() -> dict[str, Callable[[], Model]]:
 def client(limits: Limits = Limits(per_second=1e6, burst=10**6), address: Address | None = None) -> TestClient:
     app = create_app(shelf(), address or Address(port=PORT), limits)
     return TestClient(app, base_url=BASE)
+
+
+@dataclass(frozen=True)
+class Served:
+    port: int
+    shelf: Shelf
+    jobs: Jobs
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def served(models: Mapping[str, Callable[[], Model]], limits: Limits) -> Iterator[Served]:
+    """A real server, in a thread."""
+    bound = listen("127.0.0.1", 0)
+    port = bound.getsockname()[1]
+    app = create_app(models, Address(port=port), limits)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield Served(port, app.state.shelf, app.state.jobs)
+    server.should_exit = True
+    thread.join(5)
 
 
 def unpack(response: Response) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

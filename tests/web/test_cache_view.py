@@ -89,8 +89,8 @@ def test_no_more_is_written_than_the_model_can_read(web: TestClient) -> None:
 
 def test_bad_requests_get_a_sentence(web: TestClient) -> None:
     refused(web, "/api/cache", asked(text=" "), "text", "empty")
-    refused(web, "/api/cache", asked(written=0), "written", "invalid")
-    refused(web, "/api/cache", asked(written=65), "written", "invalid")
+    refused(web, "/api/cache", asked(written=0), "written", "too_low")
+    refused(web, "/api/cache", asked(written=65), "written", "too_high")
     refused(web, "/api/cache", asked(text="the " * 257), "text", "long")
 
 

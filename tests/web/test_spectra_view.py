@@ -216,7 +216,7 @@ def test_what_is_not_there_gets_a_sentence(web: TestClient) -> None:
     refused(web, "", asked(text="the " * 5000), "text", "long")
     refused(web, "/head", asked(place=9, head=0), "head", "no_head")
     refused(web, "/head", asked(place=0, head=9), "head", "no_head")
-    refused(web, "/rank", asked(place=0, head=0, rank=0), "rank", "invalid")
+    refused(web, "/rank", asked(place=0, head=0, rank=0), "rank", "too_low")
     refused(web, "/rank", asked(place=0, head=0, rank=11), "rank", "no_rank")
     refused(web, "/rank", asked("pair", IDS, target="x", place=0, head=0, rank=1), "target", "ids")
 

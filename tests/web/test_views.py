@@ -101,7 +101,7 @@ def test_values_of_one_step(web: TestClient) -> None:
     head, arrays = unpack(web.post("/api/trace/values", json=asked(site=SCORES)))
     assert head["each"] == [1, 1]
     assert arrays[SCORES].shape == (4, 10, 10)
-    refused(web, "/api/trace/values", asked(site="decoder.9.attention.scores"), "text", "model")
+    refused(web, "/api/trace/values", asked(site="decoder.9.attention.scores"), "text", "no_site")
 
 
 def test_a_long_step_is_pooled_to_its_size(web: TestClient) -> None:
@@ -152,7 +152,8 @@ def test_bad_texts_get_a_sentence_beside_their_field(web: TestClient) -> None:
     refused(web, "/api/trace", {"model": "words"}, "text", "invalid")
     refused(web, "/api/trace", asked(file="/etc/passwd"), "file", "invalid")
     assert "love" in refused(web, "/api/trace", asked("worked-example", "I love cats"), "text", "unknown")
-    refused(web, "/api/trace/cell", asked(site=SCORES, index=[0, 99, 0]), "text", "model")
+    refused(web, "/api/trace/cell", asked(site=SCORES, index=[0, 99, 0]), "text", "no_cell")
+    refused(web, "/api/trace/cell", asked(site=SCORES, index=[0, 0]), "text", "no_cell")
     refused(web, "/api/trace/cell", asked(site=SCORES, index=[]), "index", "invalid")
     for body in (rb'{"model":"words","text":"\ud800"}', rb'{"model":"\ud800","text":"a"}', rb'{"\ud800":"words"}'):
         answer = web.post("/api/trace", content=body, headers={"Content-Type": "application/json"})
@@ -203,7 +204,7 @@ def test_a_change_that_the_model_does_not_allow(web: TestClient) -> None:
     refused(web, "/api/attention", asked(change="mask_on"), "change", "no_change")
     refused(web, "/api/attention", asked("linear", "1 2", change="relu"), "change", "no_change")
     refused(web, "/api/attention", asked(change="dropout"), "change", "invalid")
-    refused(web, "/api/attention", asked(temperature=0), "temperature", "invalid")
+    refused(web, "/api/attention", asked(temperature=0), "temperature", "not_above")
     refused(web, "/api/attention/head", asked(place=99, head=0), "head", "no_head")
     unpack(web.post("/api/attention", json=asked("encoder", "1 2 3", change="mask_on")))
 
@@ -218,7 +219,7 @@ def test_written_tokens_become_rows(web: TestClient) -> None:
         ids.append(int(model.logits([ids])[0, -1].argmax()))
     assert head["tokens"] == [model.decode([one]) for one in ids]
     refused(web, "/api/attention", asked("worked-example", "I", written=5), "written", "no_room")
-    refused(web, "/api/attention", asked("words", "the", written=99), "written", "invalid")
+    refused(web, "/api/attention", asked("words", "the", written=99), "written", "too_high")
 
 
 # --- map ---
@@ -257,7 +258,7 @@ def test_maps_that_are_not_there(web: TestClient) -> None:
     refused(web, "/api/map", asked(head=9), "head", "no_map")
     refused(web, "/api/map", asked("linear", "1 2"), "head", "no_map")
     refused(web, "/api/map", asked("encoder", "1 2", tokens=65, stack="encoder"), "tokens", "context")
-    refused(web, "/api/map", asked(tokens=10**9), "tokens", "invalid")
+    refused(web, "/api/map", asked(tokens=10**9), "tokens", "too_high")
     gone = web.get(f"/api/map/tile/words/{'0' * 32}/0/0/0")
     assert (gone.status_code, gone.json()["code"]) == (410, "map_closed")
     assert web.get("/api/map/tile/words/..%2f..%2fetc/0/0/0").status_code in (404, 422)
@@ -287,8 +288,8 @@ def test_a_models_own_positions(web: TestClient) -> None:
     assert arrays["own_bias"].shape == (4, 39)
     _, arrays = unpack(web.post("/api/positions", json={"model": "worked-example", "length": 20}))
     assert torch.tensor(arrays["own_vectors"]).shape == (2, 3)
-    refused(web, "/api/positions", {"model": "t5", "length": 1}, "length", "invalid")
-    refused(web, "/api/positions", {"model": "t5", "width": 5}, "width", "invalid")
+    refused(web, "/api/positions", {"model": "t5", "length": 1}, "length", "too_low")
+    refused(web, "/api/positions", {"model": "t5", "width": 5}, "width", "not_multiple")
 
 
 # --- sizes ---

@@ -12,7 +12,7 @@ from torch import Tensor
 from pellucid.errors import InputError
 from pellucid.model import config as c
 from pellucid.pretrained.facade import Model
-from pellucid.web.refusal import Refused
+from pellucid.web.refusal import Refused, refused_by
 from pellucid.web.shelf import Book, Shelf
 from pellucid.web.work import JOB_HEADER, Job, Jobs
 
@@ -119,7 +119,7 @@ def _encode(model: Model, text: str, field: str, vocab: int) -> list[int]:
         found = model.encode(text)
     except InputError as error:
         if vocab > FEW:
-            raise Refused(422, "model", str(error), field) from None
+            raise refused_by(error, "not_encodable", field) from None
         known = ", ".join(words(model, tuple(range(vocab))))
         raise Refused(422, "unknown", f"this model knows only these words: {known}", field, words=known) from None
     if not found:

@@ -11,20 +11,48 @@ from starlette.exceptions import HTTPException
 
 from pellucid.errors import PellucidError
 
+# What a field's limit is called where it was declared, and the sentence for a value beyond it.
+LIMITS = {
+    "ge": "too_low",
+    "gt": "not_above",
+    "le": "too_high",
+    "multiple_of": "not_multiple",
+    "max_length": "too_many_letters",
+}
 MOST = 500  # characters of a sentence: what came in is not sent back whole
 
 
 class Refused(Exception):  # noqa: N818 (an answer, not a fault)
-    """code: the sentence's name in the page's tables of strings, filled with `values`; message: the same in English."""
+    """code: the sentence's name in the page's tables of strings, filled with `values`; message: the same in English.
 
-    def __init__(self, status: int, code: str, message: str, field: str | None = None, **values: Any) -> None:
+    detail: what the library itself says, shown below the sentence.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        field: str | None = None,
+        *,
+        detail: str | None = None,
+        **values: Any,
+    ) -> None:
         super().__init__(message)
-        self.status, self.code, self.message, self.field, self.values = status, code, message, field, values
+        self.status, self.code, self.message, self.field = status, code, message, field
+        self.detail, self.values = detail, values
 
 
-def answer(status: int, code: str, message: str, field: str | None = None, **values: Any) -> JSONResponse:
+def refused_by(error: PellucidError, code: str, field: str, **values: Any) -> Refused:
+    """What the library refuses, under a sentence of the page's own."""
+    return Refused(422, code, str(error), field, detail=str(error), **values)
+
+
+def answer(
+    status: int, code: str, message: str, field: str | None = None, *, detail: str | None = None, **values: Any
+) -> JSONResponse:
     # Half of a surrogate pair may come in; it cannot go out.
-    body = {"code": code, "message": _clean(message), "field": _clean(field)}
+    body = {"code": code, "message": _clean(message), "field": _clean(field), "detail": _clean(detail)}
     body["values"] = {name: _clean(value) for name, value in values.items()}
     return JSONResponse(body, status, headers={"Retry-After": "1"} if status == 429 else None)
 
@@ -38,11 +66,11 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> JSONResponse:
-        return answer(error.status, error.code, error.message, error.field, **error.values)
+        return answer(error.status, error.code, error.message, error.field, detail=error.detail, **error.values)
 
     @app.exception_handler(PellucidError)
     async def known(request: Request, error: PellucidError) -> JSONResponse:
-        return answer(422, "model", str(error), "text")
+        return answer(422, "model", str(error), "text", detail=str(error))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -50,7 +78,9 @@ def install(app: FastAPI) -> None:
         places = [str(place) for place in first["loc"] if place not in ("body", "query", "path")]
         field = places[0] if places else None
         said = f"{'.'.join(places) or 'the request'}: {first['msg']}"
-        return answer(422, "invalid", said, field, detail=said)
+        limits = first.get("ctx", {})
+        code, limit = next(((code, limits[name]) for name, code in LIMITS.items() if name in limits), ("invalid", None))
+        return answer(422, code, said, field, detail=said, limit=limit)
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:

@@ -116,7 +116,7 @@ class Gate:
             return answer(429, "rate", "too many requests in a second: wait a moment and ask again")
         length = _whole(headers.get("content-length", "0"))
         if length is None or length > self.limits.body:
-            return answer(413, "large", f"a request may hold {self.limits.body} bytes", "text")
+            return answer(413, "large", f"a request may hold {self.limits.body} bytes", "text", most=self.limits.body)
         return None
 
     def _knows_token(self, headers: Headers) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pellucid.model import config as c
 from pellucid.pretrained.bundled import DESCRIPTIONS
 from pellucid.pretrained.facade import Model
+from pellucid.web.holding import bytes_held
 from pellucid.web.refusal import Refused
 from pellucid.web.security import Limits
 from pellucid.web.work import Lane
@@ -20,8 +21,8 @@ Kept = TypeVar("Kept")
 WORKED_EXAMPLE = "worked-example"
 _EXAMPLES = {WORKED_EXAMPLE: "I love"}
 _SENTENCE = "The cat sat on the mat because it was tired."
-# Results that clicks ask for again: cells of a trace, tiles of a map.
-KEPT = 4
+# Results that clicks ask for again (cells of a trace, tiles of a map): so many of a model, and so many bytes.
+KEPT, KEPT_BYTES = 4, 256 * 2**20
 
 
 @dataclass
@@ -52,10 +53,14 @@ class Book:
         if key not in self.kept:
             self.kept[key] = make()
         self.kept.move_to_end(key)
-        while len(self.kept) > KEPT:
-            self.kept.popitem(last=False)
+        self._make_room()
         found: Kept = self.kept[key]
         return found
+
+    def _make_room(self) -> None:
+        """The oldest go. The last one stays whatever its size: the next click asks for it."""
+        while len(self.kept) > 1 and (len(self.kept) > KEPT or bytes_held(self.kept) > KEPT_BYTES):
+            self.kept.popitem(last=False)
 
     def describe(self) -> dict[str, Any]:
         config = self.model.config

@@ -1,9 +1,9 @@
 // Asking the server: progress while it works, cancelled by a signal, errors as sentences.
 
 export class Problem extends Error {
-  constructor({ code, message, field, values }, status) {
+  constructor({ code, message, field, detail, values }, status) {
     super(message);
-    Object.assign(this, { code, field, values: values ?? {}, status });
+    Object.assign(this, { code, field, detail, values: values ?? {}, status });
   }
 }
 

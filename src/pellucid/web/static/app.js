@@ -1,10 +1,10 @@
 // The page: what is chosen at the top, the tabs, and the view that is shown. A view is a file in views/.
 
 import { get, post, Problem } from "./api.js";
-import { h } from "./dom.js";
+import { h, put } from "./dom.js";
 import { usePalettes } from "./heat.js";
 import { address, change, read } from "./state.js";
-import { browserLanguage, LANGUAGES, sentence, speak, t } from "./words.js";
+import { browserLanguage, LANGUAGES, refusal, speak, t } from "./words.js";
 
 const COMMON = ["view", "model", "text", "target", "lang"];
 const THEMES = ["auto", "light", "dark"];
@@ -26,11 +26,11 @@ const clearProblems = () => document.querySelectorAll(".problem").forEach((node)
 /** Say what went wrong beside the field that it is about; in the page where there is none. */
 function report(problem) {
   if (problem.name === "AbortError") return;
-  const said = problem instanceof Problem ? sentence(problem) : `${t("error.fault")} ${problem.message}`;
+  const said = refusal(problem);
   if (!(problem instanceof Problem)) console.error(problem);
   const beside = problem.field && document.getElementById(`problem-${problem.field}`);
   if (beside) {
-    beside.textContent = said;
+    put(beside, said);
     beside.hidden = false;
     document.getElementById(`field-${problem.field}`)?.setAttribute("aria-invalid", "true");
     if (!main.querySelector(".card, .step, canvas")) main.replaceChildren(h("p", { class: "quiet" }, t("problem.above")));
@@ -182,5 +182,5 @@ try {
   usePalettes(start.palettes);
   await render();
 } catch (problem) {
-  main.replaceChildren(h("section", { class: "card failure", role: "alert" }, h("p", {}, sentence(problem))));
+  main.replaceChildren(h("section", { class: "card failure", role: "alert" }, h("p", {}, refusal(problem))));
 }

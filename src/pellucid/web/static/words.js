@@ -2,6 +2,7 @@
 
 import en from "./strings.en.js";
 import zh from "./strings.zh.js";
+import { h } from "./dom.js";
 
 export const LANGUAGES = { en: "English", zh: "中文" };
 const tables = { en, zh };
@@ -20,8 +21,10 @@ export function t(key, values = {}) {
   return found.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
 }
 
-/** A server's sentence in the page's language, where the tables have it. */
-export function sentence(problem) {
+/** A server's refusal: a sentence in the page's language, and what the library says, which is English. */
+export function refusal(problem) {
   const key = `error.${problem.code}`;
-  return has(key) ? t(key, { message: problem.message, ...problem.values }) : problem.message;
+  const known = has(key);
+  const detail = known ? problem.detail : problem.message;
+  return [t(known ? key : "error.fault", problem.values), detail ? h("small", { class: "detail", lang: "en" }, detail) : null];
 }

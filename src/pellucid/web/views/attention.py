@@ -18,7 +18,7 @@ from pellucid.lens.view import allowed, readable
 from pellucid.model import config as c
 from pellucid.web.asking import Asked, Ids, extended, lists, on_model, read, words
 from pellucid.web.payloads import Array, Packed, pooled
-from pellucid.web.refusal import Refused
+from pellucid.web.refusal import Refused, refused_by
 from pellucid.web.shelf import Book
 from pellucid.web.work import Job
 
@@ -119,7 +119,7 @@ def _look(book: Book, ids: Ids, asked: AskedAttention, change: w.Change | None) 
     try:
         compared = w.what_if(book.formed, text, change, *target, sites=["*.weights", output])
     except InputError as error:
-        raise Refused(422, "no_change", str(error), "change") from None
+        raise refused_by(error, "no_change", "change") from None
     own, changed = (tuple(s for s in one.steps if s.site != output) for one in (compared.original, compared.changed))
     predictions = [
         {"token": readable(token), "before": before, "after": after} for token, before, after in compared.predictions

@@ -17,7 +17,7 @@ from pellucid.spectra.tiles import TileMap
 from pellucid.spectra.watch import Place
 from pellucid.web.asking import Asked, Ids, on_model, read, tensors, words
 from pellucid.web.payloads import Array, Packed
-from pellucid.web.refusal import Refused
+from pellucid.web.refusal import Refused, refused_by
 from pellucid.web.shelf import Book
 from pellucid.web.work import Job
 
@@ -113,7 +113,7 @@ def _open(book: Book, ids: Ids, asked: AskedMap, job: Job) -> Opened:
     try:
         operator = head_operator(book.model, tensors(book.model, ids), place, asked.head)
     except InputError as error:
-        raise Refused(422, "no_map", str(error), "head") from None
+        raise refused_by(error, "no_map", "head") from None
     tiles = TileMap(operator)
     found = overview(tiles, progress)
     view = operator.view

@@ -19,7 +19,7 @@ from pellucid.spectra.watch import Place, places
 from pellucid.web.asking import Asked, Ids, on_model, read, words
 from pellucid.web.low_rank import EXACT, Opened, is_exact, open_head, relative, run_at, site_of
 from pellucid.web.payloads import Array, Packed, compact
-from pellucid.web.refusal import Refused
+from pellucid.web.refusal import Refused, refused_by
 from pellucid.web.shelf import Book
 from pellucid.web.work import Job
 
@@ -111,7 +111,7 @@ def _measure(book: Book, ids: Ids, job: Job) -> Spectra:
     try:
         return spectrum(book.model, text, effort=Effort(tau=TAUS), method=method, progress=progress)
     except InputError as error:
-        raise Refused(422, "no_spectrum", str(error), "text", exact=EXACT) from None
+        raise refused_by(error, "no_spectrum", "text", exact=EXACT) from None
 
 
 def _place(book: Book, asked: AskedHead) -> Place:
@@ -130,7 +130,7 @@ def _opened(book: Book, ids: Ids, asked: AskedHead, job: Job) -> Opened:
     try:
         return book.keep(("rank", ids, place, asked.head), lambda: open_head(book, ids, place, asked.head, progress))
     except InputError as error:
-        raise Refused(422, "no_spectrum", str(error), "text", exact=EXACT) from None
+        raise refused_by(error, "no_spectrum", "text", exact=EXACT) from None
 
 
 def _heads(measured: Spectra, book: Book, place: int) -> tuple[Head, ...]:

@@ -10,6 +10,7 @@ from latex2mathml.converter import convert
 from pydantic import Field
 
 from pellucid import axes
+from pellucid.errors import InputError
 from pellucid.lens.explain import explain
 from pellucid.lens.note import against_note
 from pellucid.lens.trace import Step, Trace
@@ -19,6 +20,7 @@ from pellucid.model import config as c
 from pellucid.web.asking import Asked, Ids, lists, on_model, read, words
 from pellucid.web.operands import operands
 from pellucid.web.payloads import Array, Packed, step_values
+from pellucid.web.refusal import Refused, refused_by
 from pellucid.web.shelf import Book
 from pellucid.web.work import Job
 
@@ -51,7 +53,7 @@ async def values(asked: AskedSite, request: Request) -> Packed:
     """The values of one step."""
 
     def call(book: Book, job: Job) -> Packed:
-        step = _traced(book, read(book, asked, TOKENS), job)[asked.site]
+        step = _step_of(_traced(book, read(book, asked, TOKENS), job), asked.site)
         numbers, rows, columns = step_values(step, ONE)
         return Packed({"site": step.site, "each": [rows, columns]}, {step.site: numbers})
 
@@ -64,7 +66,8 @@ async def cell(asked: AskedCell, request: Request) -> dict[str, Any]:
 
     def call(book: Book, job: Job) -> dict[str, Any]:
         traced = _traced(book, read(book, asked, TOKENS), job)
-        step = traced[asked.site]
+        step = _step_of(traced, asked.site)
+        _check_cell(step, asked.index)
         name = f"{asked.site}[{','.join(map(str, (0, *asked.index)))}]"
         answer = explain(traced, name, book.formed).to_json()
         config = book.model.config
@@ -79,6 +82,20 @@ def _traced(book: Book, ids: Ids, job: Job) -> Trace:
     config = book.model.config
     job.expect(config.encoder_blocks + config.decoder_blocks)
     return book.keep(("trace", ids), lambda: run(book.formed, *lists(ids)))
+
+
+def _step_of(traced: Trace, site: str) -> Step:
+    try:
+        return traced[site]
+    except InputError as error:
+        raise refused_by(error, "no_site", "text", site=site) from None
+
+
+def _check_cell(step: Step, index: list[int]) -> None:
+    shape = list(step.value.shape[1:])
+    if len(index) != len(shape) or any(place >= size for place, size in zip(index, shape, strict=True)):
+        said = f"{step.site} has the shape {shape}, where {index} is no cell"
+        raise Refused(422, "no_cell", said, "text", site=step.site, shape=" x ".join(map(str, shape)))
 
 
 def _story(book: Book, asked: Asked, job: Job) -> Packed:

@@ -11,7 +11,7 @@ from pellucid.errors import InputError
 from pellucid.training.recording import MEASURES, Recording, read_recording
 from pellucid.web.asking import AskedModel, on_model
 from pellucid.web.payloads import Packed, compact
-from pellucid.web.refusal import Refused
+from pellucid.web.refusal import Refused, refused_by
 from pellucid.web.shelf import Book
 
 router = APIRouter(prefix="/api/training")
@@ -30,7 +30,7 @@ def _film(book: Book) -> Packed:
     try:
         found = None if folder is None else read_recording(folder)
     except InputError as error:
-        raise Refused(422, "no_record", str(error), "model") from None
+        raise refused_by(error, "no_record", "model") from None
     if found is None:
         return Packed({"recorded": False}, {})
     kept = _thinned(found)
@@ -43,7 +43,8 @@ def _thinned(found: Recording) -> list[int]:
     count = len(found.steps)
     each = len(found.places) * len(found.heads) * len(MEASURES)
     if 2 * each > VALUES:
-        raise Refused(422, "no_record", f"{len(found.places)} x {len(found.heads)} heads are too many to draw", "model")
+        said = f"{len(found.places)} x {len(found.heads)} heads are too many to draw"
+        raise Refused(422, "no_record", said, "model", detail=said)
     shown = min(count, max(2, VALUES // each))
     return sorted({round(place) for place in np.linspace(0, count - 1, shown)})
 

@@ -99,9 +99,25 @@ def test_models_lists_every_preset() -> None:
 
 def test_models_lists_the_bundled_models_first() -> None:
     rows = json.loads(run("models", "--json").stdout)
-    assert (rows[0]["name"], rows[0]["bundled"]) == ("worked-example", True)
+    assert [row["name"] for row in rows if row.get("bundled")] == [row["name"] for row in rows][:12]
+    assert (rows[0]["name"], rows[11]["name"]) == ("stories", "worked-example")
     # Embeddings 4 x 3, positions 2 x 3, four maps 3 x 3 and two of 3 x 4.
-    assert rows[0]["parameters"] == 12 + 6 + 4 * 9 + 2 * 12 == 78
-    assert rows[0]["description"]
+    assert rows[11]["parameters"] == 12 + 6 + 4 * 9 + 2 * 12 == 78
+    assert all(row["description"] for row in rows[:12])
     shown = run("models").stdout
     assert shown.index("worked-example") < shown.index("gpt2-small")
+
+
+def test_models_shows_the_card_of_one() -> None:
+    card = json.loads(run("models", "translate-en-zh", "--json").stdout)
+    assert {"data", "licence", "run", "scores", "samples"} <= set(card)
+    shown = run("models", "translate-en-zh").stdout
+    assert "examples/runs/translate-en-zh.toml" in shown
+    assert "CC BY 2.0" in shown
+    assert card["samples"][0]["written"] in shown
+
+
+def test_models_refuses_a_name_that_is_not_bundled() -> None:
+    result = run("models", "gpt2-small")
+    assert result.returncode == 2
+    assert "'gpt2-small' is not a bundled model; there are stories, " in result.stderr

@@ -17,7 +17,7 @@ from pellucid.errors import CheckpointError, InputError
 from pellucid.lens.note import NoteComparison, against_note, mark_of
 from pellucid.lens.trace import Trace, trace
 from pellucid.lens.worked_example import MaskChoice, NormChoice, worked_example
-from pellucid.pretrained.bundled import bundled_config, bundled_folder, bundled_models
+from pellucid.pretrained.bundled import bundled_folder
 from pellucid.pretrained.bundled import worked_example as script
 from pellucid.pretrained.save import save
 
@@ -91,17 +91,6 @@ def test_a_folder_in_the_working_directory_hides_the_bundled_model(
     monkeypatch.chdir(tmp_path)
     assert pellucid.load("worked-example").config.norm.kind == "layer_norm"
     assert worked_example().config.norm.kind == "identity"
-
-
-def test_every_bundled_model_opens_and_is_described() -> None:
-    for name, description in bundled_models():
-        assert description
-        assert pellucid.load(name).config == bundled_config(name)
-
-
-def test_an_unknown_bundled_model_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(CheckpointError, match="'example' is not a bundled model; there are worked-example"):
-        bundled_folder("example")
 
 
 def test_a_text_longer_than_its_two_positions_is_refused() -> None:

@@ -59,15 +59,16 @@ def explore(
 
 
 def _sources(models: list[str], adapters: list[str]) -> list[Source]:
-    """The first model, its adapters, the others; the worked example is always among them."""
+    """The first model, its adapters, the others, all bundled ones unless named; the worked example is always there."""
     from pellucid.errors import InputError
+    from pellucid.pretrained.bundled import DESCRIPTIONS
     from pellucid.web.shelf import Source
 
     if adapters and not models:
         raise InputError(
             "--adapter is put on the first model: name that one too, as in: explore MODEL --adapter FOLDER"
         )
-    bases = [*models, WORKED_EXAMPLE]
+    bases = [*(models or DESCRIPTIONS), WORKED_EXAMPLE]
     return [Source(bases[0]), *(Source(bases[0], adapter) for adapter in adapters), *map(Source, bases[1:])]
 
 

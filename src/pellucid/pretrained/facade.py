@@ -13,6 +13,7 @@ from torch import Tensor
 from pellucid.errors import InputError
 from pellucid.model.config import Classify, ModelConfig, Pool, Tag, Unembed
 from pellucid.model.transformer import Transformer
+from pellucid.pretrained.bundled import is_bundled
 from pellucid.pretrained.tokenizer import Tokenizer
 
 Ids = Int[Tensor, "batch length"]
@@ -51,7 +52,7 @@ class Model:
         folder = self.origin.folder
         if folder is None:
             return "model"
-        return folder.name if folder.parent == Path(__file__).parent / "bundled" else str(folder)
+        return folder.name if is_bundled(folder) else str(folder)
 
     @property
     def device(self) -> torch.device:

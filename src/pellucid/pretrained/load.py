@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pellucid.errors import CheckpointError
 from pellucid.model.config import Learned, Linformer, ModelConfig, Part, Relative
 from pellucid.model.mechanisms import KernelName
 from pellucid.model.transformer import Transformer
-from pellucid.pretrained.bundled import DESCRIPTIONS, bundled_folder
+from pellucid.pretrained.bundled import DESCRIPTIONS, bundled_folder, is_bundled
 from pellucid.pretrained.facade import Model, Origin
 from pellucid.pretrained.families import FAMILIES
 from pellucid.pretrained.family import ConfigReader, Family
@@ -39,14 +40,17 @@ def load(
 ) -> Model:
     """Open a model: a folder in the Hugging Face layout or in ours, the name of a bundled model, or a hub id.
 
-    device: the CPU unless told. dtype: as stored unless told. family: for a config that does not name its own.
+    device: the CPU unless told. dtype: as stored unless told; bundled models are stored in bfloat16 to be small, and
+    open in float32. family: for a config that does not name its own.
     kernel: which attention kernel it runs on; "reference" shows scores and weights.
     """
     folder = find_folder(source)
     place = torch.device(device or "cpu")
     with torch.no_grad(), open_weights(folder) as weights:
         if (folder / OWN_CONFIG).exists():
-            return _load_own(folder, weights, place, dtype, kernel)
+            model = _load_own(folder, weights, place, dtype, kernel)
+            small = dtype is None and is_bundled(folder) and model.dtype == torch.bfloat16
+            return replace(model, network=model.network.float()) if small else model
         return load_family(folder, weights, family, device=place, dtype=dtype, kernel=kernel)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pellucid.model import config as c
-from pellucid.pretrained.bundled import DESCRIPTIONS
+from pellucid.pretrained.bundled import DESCRIPTIONS, bundled_card
 from pellucid.pretrained.facade import Model
 from pellucid.web.holding import bytes_held
 from pellucid.web.refusal import Refused
@@ -84,6 +84,9 @@ class Book:
     def _example(self) -> str:
         if self.name in _EXAMPLES:
             return _EXAMPLES[self.name]
+        card = bundled_card(self.model.name) if self.model.name in DESCRIPTIONS else None
+        if card is not None:
+            return card.example
         if self.model.tokenizer is not None:
             return _SENTENCE
         return " ".join(str(1 + place % max(self.model.config.vocab - 1, 1)) for place in range(8))

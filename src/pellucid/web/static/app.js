@@ -4,7 +4,7 @@ import { get, post, Problem } from "./api.js";
 import { h, put } from "./dom.js";
 import { usePalettes } from "./heat.js";
 import { address, change, read } from "./state.js";
-import { browserLanguage, LANGUAGES, refusal, speak, t } from "./words.js";
+import { browserLanguage, has, LANGUAGES, refusal, speak, t } from "./words.js";
 
 const COMMON = ["view", "model", "text", "target", "lang"];
 const THEMES = ["auto", "light", "dark"];
@@ -100,10 +100,11 @@ function header(state) {
 }
 
 function about(model) {
-  const said = start.models.find(({ name }) => name === model.name)?.description;
+  const own = `about.${model.name}`;
+  const said = has(own) ? t(own) : start.models.find(({ name }) => name === model.name)?.description;
   const blocks = model.blocks.encoder + model.blocks.decoder;
   const facts = t("top.facts", { blocks, heads: model.heads, width: model.width, parameters: model.parameters.toLocaleString("en"), position: model.position });
-  return (model.worked_example ? t("top.worked_example") : said ? said : "") + (said || model.worked_example ? " · " : "") + facts
+  return (said ? `${said} · ` : "") + facts
     + (model.context ? ` · ${t("top.context", { context: model.context })}` : "");
 }
 

@@ -166,6 +166,19 @@ def test_a_closed_connection_frees_the_model(address: Any) -> None:
     assert app.state.jobs.by_name == {}
 
 
+def test_a_closed_connection_frees_both_models(address: Any) -> None:
+    base, app = address
+    body = {"model": "words", "other": "words + tuned", "text": "the cat sat on " * 64}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{base}/api/compare/heads", json=body, timeout=0.1, headers={"X-Job": "two-of-mine"})
+    started = time.perf_counter()
+    for name in ("words", "words + tuned"):
+        assert httpx.post(f"{base}/api/model", json={"model": name}, timeout=20).status_code == 200
+        assert app.state.shelf[name].lane.inside == 0
+    assert time.perf_counter() - started < 3
+    assert app.state.jobs.by_name == {}
+
+
 def test_a_crowd_gets_its_own_answers(address: Any) -> None:
     base, app = address
     lengths = list(range(1, 17))

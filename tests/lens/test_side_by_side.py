@@ -125,6 +125,13 @@ def test_why_two_models_have_nothing_to_compare() -> None:
     assert why(encoder(head=c.Pool()), encoder(head=c.Pool(), width=16)) == "kind"
 
 
+def test_scores_beyond_the_vocabulary_are_called_by_number() -> None:
+    padded = with_words(model(vocab=100))
+    assert same_vocabulary(padded, with_words(model(1, vocab=100)))
+    names = {name for place in compare(padded, with_words(model(1, vocab=100))).places for name, _, _ in place.entries}
+    assert any(name.isdigit() and int(name) >= 24 for name in names)
+
+
 def test_words_are_the_same_where_every_id_is() -> None:
     one, other = with_words(model()), with_words(model(1))
     assert same_vocabulary(one, other)

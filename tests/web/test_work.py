@@ -181,6 +181,27 @@ def test_a_closed_connection_frees_the_model(server: Served) -> None:
     assert jobs.by_name == {}
 
 
+def test_a_closed_connection_frees_both_models(server: Served) -> None:
+    names, job = ("words", "words + tuned"), "two-of-mine"
+    for name in names:
+        assert httpx.post(f"{server.address}/api/model", json={"model": name}, timeout=PATIENCE).status_code == 200
+    inside = threading.Event()
+
+    def hold(*_: Any) -> None:
+        running = server.jobs.by_name[job]
+        inside.set()
+        assert running.gone.wait(PATIENCE)
+
+    hook = server.shelf["words"].model.network.decoder.blocks[0].register_forward_pre_hook(hold)
+    body = {"model": names[0], "other": names[1], "text": "the cat sat"}
+    open_request(server.port, "/api/compare/heads", body, job, until_here=inside)
+    until(lambda: all(server.shelf[name].lane.inside == 0 for name in names))
+    hook.remove()
+    for name in names:
+        assert httpx.post(f"{server.address}/api/model", json={"model": name}, timeout=PATIENCE).status_code == 200
+    assert server.jobs.by_name == {}
+
+
 def open_request(port: int, path: str, body: dict[str, Any], job: str, until_here: threading.Event) -> None:
     """Ask, and hang up without waiting for the answer."""
     content = json.dumps(body).encode()

@@ -111,4 +111,6 @@ def entry_name(model: Model, entry: int) -> str:
     """The word or the label that an entry of the output stands for."""
     if isinstance(model.config.head, c.Classify | c.Tag):
         return readable(model.labels[entry] if entry < len(model.labels) else f"LABEL_{entry}")
-    return readable(str(entry) if model.tokenizer is None else model.tokenizer.token(entry))
+    tokenizer = model.tokenizer
+    # A table of scores may be longer than the vocabulary.
+    return readable(str(entry) if tokenizer is None or entry >= tokenizer.size else tokenizer.token(entry))

@@ -16,9 +16,11 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 from torch.nn import functional
 
+from pellucid.errors import InputError
 from pellucid.lens.outcome import TOP, Kind, entry_name, kind_of, likeliest_of_either
 from pellucid.model import config as c
 from pellucid.pretrained.facade import Model
+from pellucid.pretrained.tokenizer import Tokenizer
 
 Ids = tuple[tuple[int, ...], ...]
 Entry = tuple[str, float, float]
@@ -119,8 +121,16 @@ def same_vocabulary(first: Model, second: Model) -> bool:
     ours, theirs = first.tokenizer, second.tokenizer
     if ours is None or theirs is None or ours is theirs:
         return ours is theirs
-    count = min(ours.size, first.config.vocab)
-    return ours.size == theirs.size and all(ours.token(word) == theirs.token(word) for word in range(count))
+    known = range(first.config.vocab)
+    return ours.size == theirs.size and all(_word(ours, entry) == _word(theirs, entry) for entry in known)
+
+
+def _word(tokenizer: Tokenizer, entry: int) -> str | None:
+    """Tables of scores are often longer than the vocabulary."""
+    try:
+        return tokenizer.token(entry)
+    except InputError:
+        return None
 
 
 @torch.no_grad()

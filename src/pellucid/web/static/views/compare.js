@@ -26,7 +26,7 @@ export async function show(root, page) {
       if (!signal.aborted) await drawChosen(own, signal);
     } catch (problem) {
       if (problem.name === "AbortError") return;
-      if (!own.found) { own.lead.hidden = false; put(own.lead, h("p", { class: "quiet" }, t("problem.above"))); }
+      if (!own.found) put(own.lead, h("p", { class: "quiet" }, t("problem.above")));
       page.report(problem);
     }
   };
@@ -59,6 +59,8 @@ async function load(own, other) {
   own.pick.value = other;
   put(own.names, who("first", own.page.model.name), " ", who("second", other));
   for (const node of [own.lead, ...Object.values(own.cards)]) { put(node); node.hidden = true; }
+  own.lead.hidden = false;
+  put(own.lead, h("p", { class: "quiet loading" }, t("progress.loading")));
   own.found = await own.page.call("api/compare", own.asked, signal);
   own.tiles.predictions = predictionsTile(own);
   drawLead(own);

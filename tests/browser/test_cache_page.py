@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser.test_pages import LANGUAGES, Visit, contrasts, ready, state, until, visit  # noqa: F401
+from tests.browser.test_access import contrasts
+from tests.browser.test_pages import LANGUAGES, Visit, ready, state, until, visit  # noqa: F401
 
 TEXT = "the cat sat on the mat"
 # How many pixels of each row have a hue, in the first two parts of a block's picture.

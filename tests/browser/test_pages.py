@@ -16,27 +16,6 @@ LANGUAGES = ("en", "zh")
 # How many pixels of the map's lowest row are painted.
 PAINTED = """(canvas) => canvas.getContext("2d").getImageData(0, 639, 640, 1).data
   .filter((x, k) => k % 4 === 3 && x).length"""
-CONTRASTS = """() => {
-  const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
-  const linear = (x) => (x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
-  const light = (colour) => parse(colour).slice(0, 3).map((x) => linear(x / 255))
-    .reduce((all, x, k) => all + x * [0.2126, 0.7152, 0.0722][k], 0);
-  const ground = (node) => {
-    for (; node; node = node.parentElement) {
-      const colour = getComputedStyle(node).backgroundColor;
-      if ((parse(colour)[3] ?? 1) > 0.5) return colour;
-    }
-    return "rgb(255, 255, 255)";
-  };
-  const hasText = (node) => [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
-  const found = new Set();
-  for (const node of document.querySelectorAll("body *")) {
-    if (!node.checkVisibility() || !hasText(node) || node.closest("svg, .masked")) continue;
-    const [high, low] = [light(getComputedStyle(node).color), light(ground(node))].sort((x, y) => y - x);
-    if ((high + 0.05) / (low + 0.05) < 4.5) found.add(`${node.className}: ${node.textContent.slice(0, 30)}`);
-  }
-  return [...found];
-}"""
 Visit = Callable[..., Any]
 
 
@@ -106,6 +85,32 @@ def test_a_newcomer_follows_a_number_to_the_prediction(visit: Visit) -> None:
     assert page.locator("[id='step-decoder.0.attention.key'] td.operand").count() == 3
     panel.get_by_text("→ decoder.0.attention.key").click()
     assert page.evaluate("document.activeElement.id") == "step-decoder.0.attention.key"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_arrows_lead_from_a_word_to_the_prediction(visit: Visit, width: int) -> None:
+    page = visit("trace", lang="en", width=width)
+    page.locator("#first-number").click()
+    way = ["embedding.tokens"]
+    while True:
+        page.locator(".panel .site", has_text=f"{way[-1]}[").wait_for()
+        if page.locator(".panel .arrived").count():
+            break
+        onward = page.locator(".onward button")
+        names = [name.removeprefix("\u2193 ").split("[")[0] for name in onward.all_inner_texts()]
+        # The first word reaches the last one's prediction by its key.
+        chosen = next((place for place, name in enumerate(names) if name.endswith(".key")), 0)
+        way.append(names[chosen])
+        onward.nth(chosen).click()
+    assert way[:6] == [f"embedding.{one}" for one in ("tokens", "sum")] + [
+        f"decoder.0.attention.{one}" for one in ("input", "key", "scores", "weights")
+    ]
+    assert way[-2:] == ["logits", "probabilities"]
+    assert len(way) == len(set(way)) < 20
+    # The likeliest word after both
+    assert "cell=probabilities[1,1]" in state(page)
+    assert "0.5957" in page.locator(".panel").inner_text()
+    assert page.locator(".prediction td").nth(1).inner_text() == "59.57 %"
 
 
 def test_the_note_stands_beside_with_its_mistakes(visit: Visit) -> None:
@@ -283,16 +288,3 @@ def test_the_keyboard_reaches_everything(visit: Visit) -> None:
     assert page.evaluate("document.activeElement.textContent") == "0.5000"
     page.keyboard.press("Enter")
     page.wait_for_selector(".panel.open")
-
-
-@pytest.mark.parametrize("view", ["trace", "attention", "map", "positions", "cache", "training"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_telephone(visit: Visit, view: str, scheme: str) -> None:
-    page = visit(view, width=390, scheme=scheme, lang={"light": "en", "dark": "zh"}[scheme], **WORDS)
-    assert page.locator("main .card").first.is_visible()
-    assert contrasts(page) == []
-
-
-def contrasts(page: Any) -> list[str]:
-    """Texts whose contrast with the ground behind them is under 4.5."""
-    return list(page.evaluate(CONTRASTS))

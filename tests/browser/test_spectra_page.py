@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.test_pages import LANGUAGES, TEXT, WORDS, Visit, contrasts, state, until, visit  # noqa: F401
+from tests.browser.test_pages import LANGUAGES, TEXT, WORDS, Visit, state, until, visit  # noqa: F401
 
 LONG = " ".join(TEXT.split() * 28)
 
@@ -109,10 +109,3 @@ def test_a_refusal_stands_beside_the_text(visit: Visit) -> None:  # noqa: F811
     page.wait_for_selector("#problem-text:not([hidden])")
     assert "no matrix-free operator" in page.locator("#problem-text").inner_text()
     assert "512" in page.locator("#problem-text").inner_text()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_spectra_on_a_telephone(visit: Visit, scheme: str) -> None:  # noqa: F811
-    page = visit("spectra", width=390, scheme=scheme, lang={"light": "en", "dark": "zh"}[scheme], **WORDS)
-    assert page.locator("main .card").first.is_visible()
-    assert contrasts(page) == []

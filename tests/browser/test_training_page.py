@@ -10,7 +10,8 @@ import pytest
 import pellucid
 from pellucid.training.recording import read_recording
 from tests.browser.conftest import served
-from tests.browser.test_pages import LANGUAGES, Visit, contrasts, state, until, visit  # noqa: F401
+from tests.browser.test_access import contrasts
+from tests.browser.test_pages import LANGUAGES, Visit, state, until, visit  # noqa: F401
 from tests.web.recorded import STEPS, trained
 from tests.web.serving import random_model
 

@@ -24,7 +24,7 @@ export function player(page, { key = "step", pause = 700, name }) {
     step: button("step", () => { stop(); go(at + 1); }, true),
     play: button("play", play),
   };
-  const slider = h("input", { id: `field-${key}`, type: "range", min: 0, max: 0, step: 1, oninput: () => { stop(); go(Number(slider.value)); } });
+  const slider = h("input", { id: `field-${key}`, type: "range", "aria-label": t("player.name"), min: 0, max: 0, step: 1, oninput: () => { stop(); go(Number(slider.value)); } });
   const said = h("output", {});
   const node = h("div", { class: "player", role: "group", "aria-label": t("player.name") }, h("div", { class: "together" }, Object.values(buttons)),
     h("div", { class: "field wide" }, h("label", { for: `field-${key}` }, said), slider));

@@ -84,7 +84,7 @@ const HANDS = 8;
 function rotary(page, found, asked) {
   const pairs = found.arrays.rotary.shape[1];
   const shown = Array.from({ length: Math.min(HANDS, pairs) }, (_, k) => Math.round((k * (pairs - 1)) / Math.max(1, Math.min(HANDS, pairs) - 1)));
-  const slider = h("input", { id: "field-place", type: "range", min: 0, max: asked.length - 1, step: 1, value: page.state().place ?? 0,
+  const slider = h("input", { id: "field-place", type: "range", "aria-label": t("positions.axis.place"), min: 0, max: asked.length - 1, step: 1, value: page.state().place ?? 0,
     oninput: () => page.change({ place: slider.value === "0" ? "" : slider.value }, { replace: true }) });
   return card("rotary", {}, explain("positions.rotary.text"),
     h("label", { for: "field-place" }, h("output", { id: "rotary-place" })), slider,

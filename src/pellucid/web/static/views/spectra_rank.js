@@ -12,7 +12,7 @@ export class RankView {
   constructor(page, found) {
     Object.assign(this, { page, found, key: "" });
     this.label = h("output", { for: "field-rank" });
-    this.slider = h("input", { id: "field-rank", type: "range", min: 1, step: 1 });
+    this.slider = h("input", { id: "field-rank", type: "range", "aria-label": t("spectra.rank"), min: 1, step: 1 });
     const later = calm((rank) => page.change({ rank }, { replace: true }), 40);
     this.slider.addEventListener("input", () => { this.say(Number(this.slider.value)); later(this.slider.value); });
     this.note = h("p", { class: "quiet" });

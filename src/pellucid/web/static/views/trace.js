@@ -16,7 +16,7 @@ export async function show(root, page) {
   const groups = Map.groupBy ? [...Map.groupBy(story.steps, (step) => step.group)] : grouped(story.steps);
   const numbered = groups.map(([name]) => name).filter((name) => /\d$/.test(name));
   const shown = new Set([groups[0][0], groups.at(-1)[0], numbered[0], numbered.at(-1)]);
-  root.replaceChildren(lead(story), h("div", { class: "with-panel" },
+  root.replaceChildren(lead(own), h("div", { class: "with-panel" },
     h("div", { class: "story" }, groups.map(([name, steps]) => block(own, name, steps, shown.has(name)))), panel));
   const update = (state) => opened(own, panel, state.cell);
   const { cell } = page.state();
@@ -36,16 +36,20 @@ export function badge(verified, error) {
     `${t(verified ? "common.verified" : "common.not_verified")}, ${t("common.error", { error: error.toExponential(1) })}`);
 }
 
-function lead(story) {
+function lead(own) {
+  const { story } = own;
+  const start = () => { const { site, shape } = story.steps[0]; own.choose(site, shape.map(() => 0)); reveal(own, site); };
   const worst = story.steps.reduce((one, other) => (other.error > one.error ? other : one));
   const { note } = story;
   return h("section", { class: "card lead" },
     h("div", {},
+      h("ol", { class: "hint way" }, h("li", {}, t("trace.hint.type")),
+        h("li", {}, t("trace.hint.choose"), " ", h("button", { type: "button", class: "link", id: "first-number", onclick: start }, t("trace.hint.first"))),
+        h("li", {}, t("trace.hint.follow"))),
       h("p", {}, t("trace.lead", { tokens: story.tokens.length, steps: story.steps.length })),
       h("p", {}, `${t("trace.worst")}: `, badge(worst.verified, worst.error), " ", h("code", {}, worst.site)),
       h("ol", { class: "chips", "aria-label": t("trace.tokens") }, story.tokens.map((token) => h("li", {}, token))),
-      note && h("p", { class: "quiet" }, t("trace.note.summary", note)),
-      h("p", { class: "hint" }, t("trace.hint"))),
+      note && h("p", { class: "quiet" }, t("trace.note.summary", note))),
     prediction(story.prediction));
 }
 
@@ -93,7 +97,8 @@ export function reveal(own, site) {
   at.block.open = true;
   at.block.fill();
   const node = document.getElementById(`step-${site}`);
-  node.scrollIntoView({ block: "center", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+  const covered = matchMedia("(max-width: 62rem)").matches; // the panel covers the lower half
+  node.scrollIntoView({ block: covered ? "start" : "center", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
   node.focus({ preventScroll: true });
 }
 

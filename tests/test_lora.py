@@ -153,6 +153,15 @@ def test_the_plain_network_follows_its_adapters_and_stays_one_object() -> None:
     assert model.plain().network.get_parameter("decoder.0.attention.to_query.weight").dtype == torch.float32
 
 
+@pytest.mark.parametrize("kernel", ["fused", "reference"])
+def test_a_plain_network_leaves_what_trains_as_it_was(kernel: Any) -> None:
+    model = build("tiny-llama")
+    lora.add(model, Lora(rank=2), seed=0)
+    before = {name for name, each in model.network.named_parameters() if each.requires_grad}
+    model.network.with_kernel(kernel)
+    assert {name for name, each in model.network.named_parameters() if each.requires_grad} == before
+
+
 def test_heads_of_its_own_come_and_go_with_an_adapter() -> None:
     model = build("classify tiny-bert")
     base = answers(model)

@@ -19,8 +19,10 @@ def test_the_run_can_be_read() -> None:
 
 def test_every_option_is_one_that_a_command_has() -> None:
     known = {"show", "set", "data", "json", "nproc-per-node"}
-    known |= {name.replace("_", "-") for name in commands.evaluate.__annotations__}
-    assert set(re.findall(r"--([a-z-]+)", PAGE)) <= known
+    known |= {
+        name.replace("_", "-") for each in (commands.evaluate, commands.finetune) for name in each.__annotations__
+    }
+    assert set(re.findall(r"--([a-z][a-z-]*)", PAGE)) <= known
 
 
 def test_every_key_that_the_page_names_exists() -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 import pellucid
 from pellucid.cli.show_note import show
-from pellucid.errors import CheckpointError, InputError
+from pellucid.errors import InputError
 from pellucid.lens.note import NoteComparison, against_note, mark_of
 from pellucid.lens.trace import Trace, trace
 from pellucid.lens.worked_example import MaskChoice, NormChoice, worked_example

@@ -14,10 +14,11 @@ from pellucid.errors import CheckpointError, InputError
 from pellucid.training import config as c
 from pellucid.training import shards
 from pellucid.training.batches import Source, ahead, dealt
-from pellucid.training.data import IGNORED, prepare
+from pellucid.training.data import IGNORED, encoded, prepare
 from pellucid.training.formats import Faults, Row, rows_of
 from pellucid.training.order import Order, Position
 from pellucid.training.shards import Store, Writer
+from pellucid.training.tokenizers import build, given
 from tests.training.runs import run_of, stories, tagging_run, translation_run
 
 LM, PAIRS, TAGS, KINDS = c.LanguageModel(), c.Translation(), c.Tagging(), c.Classification()
@@ -289,3 +290,16 @@ def test_notes_tell_what_was_left_out(tmp_path: Path) -> None:
     assert "a.tsv:101" in notes[0]
     assert "1 of 100 documents are left out" in notes[1]
     assert json.loads((tmp_path / "data/manifest.json").read_text())["notes"] == list(notes)
+
+
+def test_marks_that_a_given_tokenizer_puts_around_a_text_have_no_label(tmp_path: Path) -> None:
+    masked = c.MaskedLanguageModel()
+    words = build(c.Characters(), masked, ["ab c"], tmp_path)
+    kept = given(words.pipeline, c.Given(), TAGS)
+    row = Row(words=("ab", "c"), labels=("X", "Y"), spaces=(True, False))
+    (found,) = encoded([row], TAGS, kept, {"X": 0, "Y": 1})
+    assert (found["ids"][0], found["ids"][-1]) == (words.start, words.end)
+    assert found["labels"] == [IGNORED, 0, 0, 1, 1, IGNORED]
+    assert found["starts"] == [0, 1, 0, 0, 1, 0]
+    (kind,) = encoded([Row(text="ab", label="X")], KINDS, kept, {"X": 0})
+    assert (kind["ids"][0], kind["ids"][-1], kind["labels"]) == (words.start, words.end, [0])

@@ -235,7 +235,10 @@ class Transformer(nn.Module):
         """Other modules with the same parameters. What adapters change is added to the weights: it has none."""
         with torch.device("meta"):
             twin = Transformer(self.config, kernel=kernel or self.kernel)
-        twin.load_state_dict(plain_parameters(self), assign=True)
+        shared = plain_parameters(self)
+        for name, each in twin.named_parameters():
+            each.requires_grad_(shared[name].requires_grad)  # loading makes what is shared train as it does here
+        twin.load_state_dict(shared, assign=True)
         return twin.train(self.training)
 
     def plain(self) -> Transformer:

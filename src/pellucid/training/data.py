@@ -248,10 +248,9 @@ def encoded(rows: list[Row], task: c.Task, words: Words, labels: dict[str, int])
             pairs = zip(words.encode([r.text for r in rows]), words.encode([r.target for r in rows]), strict=True)
             return [_pair(one.ids, other.ids, words) for one, other in pairs]
         case c.Classification():
-            texts = words.encode([row.text for row in rows])
-            start = [] if words.start is None else [words.start]
+            texts = words.encode([row.text for row in rows], marked=True)
             return [
-                {"ids": [*start, *text.ids], "labels": [labels.get(row.label, IGNORED)]}
+                {"ids": list(text.ids), "labels": [labels.get(row.label, IGNORED)]}
                 for row, text in zip(rows, texts, strict=True)
             ]
         case c.Tagging():
@@ -269,19 +268,19 @@ def _pair(source: list[int], target: list[int], words: Words) -> Columns:
 
 
 def _tags(row: Row, words: Words, labels: dict[str, int]) -> Columns:
-    """Each token gets the label of the word in which it begins. starts: how many words begin within it."""
+    """Each token gets the label of the word in which it begins, a mark none. starts: how many words begin within."""
     text, begins = sentence(row)
-    found = words.encode([text])[0]
+    found = words.encode([text], marked=True)[0]
     ends = [begin + len(word) for begin, word in zip(begins, row.words, strict=True)]
     tags, starts, word = [], [], 0
     counted = 0
-    for first, last in found.offsets:
+    for (first, last), is_mark in zip(found.offsets, found.special_tokens_mask, strict=True):
         while word + 1 < len(begins) and ends[word] <= first:
             word += 1
         reached = sum(begin < last for begin in begins[counted:])
         starts.append(min(reached, 255))
         counted += reached
-        tags.append(labels.get(row.labels[word], IGNORED))
+        tags.append(IGNORED if is_mark else labels.get(row.labels[word], IGNORED))
     return {"ids": list(found.ids), "labels": tags, "starts": starts}
 
 

@@ -30,9 +30,9 @@ class Words:
     def size(self) -> int:
         return int(self.pipeline.get_vocab_size())
 
-    def encode(self, texts: list[str]) -> list[tokenizers.Encoding]:
-        """Without marks: the task adds its own."""
-        return list(self.pipeline.encode_batch(texts, add_special_tokens=False))
+    def encode(self, texts: list[str], *, marked: bool = False) -> list[tokenizers.Encoding]:
+        """Without marks, where the task adds its own; or with those that the finished model sees around a text."""
+        return list(self.pipeline.encode_batch(texts, add_special_tokens=marked))
 
     def save(self, file: Path) -> None:
         file.write_text(self.pipeline.to_str(pretty=True), encoding="utf-8")

@@ -76,6 +76,8 @@ def test_models_that_have_little_in_common(visit: Visit) -> None:  # noqa: F811
     assert "no common places" in page.locator(".compare-predictions .odd").inner_text()
     assert page.locator("[data-alone] .prediction").count() == 2
     assert page.locator(".compare-grids figure").count() == 2
+    assert page.locator(".compare-grids .rank-cell[tabindex='0']").count() == 2
+    assert page.locator(".compare-pictures").count() == 0
     page.locator("[data-alone=first] .chip").nth(1).click()
     page.locator("[data-alone=first] h3", has_text="After “2” (token 1)").wait_for()
     page.locator("#field-other").select_option("linear")
@@ -98,6 +100,7 @@ def test_a_refusal_stands_beside_the_second_model(visit: Visit, language: str, o
     page.locator("#field-other").select_option("words + tuned")
     page.locator(".compare-pictures h3").wait_for()
     assert page.locator("#problem-other").is_hidden()
+    assert page.locator("#field-other").get_attribute("aria-invalid") is None
 
 
 def test_a_long_text_and_a_wrong_weight_are_refused_beside_their_fields(visit: Visit) -> None:  # noqa: F811

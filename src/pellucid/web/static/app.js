@@ -21,7 +21,10 @@ const models = new Map();
 
 // --- sentences beside fields ---
 
-const clearProblems = () => document.querySelectorAll(".problem").forEach((node) => { node.textContent = ""; node.hidden = true; });
+function clearProblems() {
+  document.querySelectorAll(".problem").forEach((node) => { node.textContent = ""; node.hidden = true; });
+  document.querySelectorAll("[aria-invalid]").forEach((field) => field.removeAttribute("aria-invalid"));
+}
 
 /** Say what went wrong beside the field that it is about; in the page where there is none. */
 function report(problem) {

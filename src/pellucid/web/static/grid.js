@@ -50,12 +50,15 @@ export class CellGrid {
     cell.setAttribute("aria-label", said);
   }
 
+  /** The chosen cell; where there is none, the keyboard still reaches the first. */
   mark(row, column) {
     this.cells.forEach((line, r) => line.forEach((cell, k) => {
       if (!cell.dataset.row) return;
       cell.setAttribute("aria-pressed", String(r === row && k === column));
       cell.tabIndex = r === row && k === column ? 0 : -1;
     }));
+    const first = this.cells.flat().find((cell) => cell.dataset.row);
+    if (first && !this.cells[row]?.[column]) first.tabIndex = 0;
   }
 }
 

@@ -6,6 +6,7 @@ let palettes = { one: [], two: [] };
 export function usePalettes(given) { palettes = given; }
 
 const CUBE = 3;
+const NOTHING = 1e-9; // differences that are none
 
 /** The colours of values: light at zero between two signs; by a root (the cube's unless given) where there is one sign. */
 export function scaleOf(values, domain, power = CUBE) {
@@ -128,13 +129,13 @@ function writeNames(pen, rows, columns, rowName, columnName, [wide, tall, left, 
 
 /** A named picture of weights: its colours above it, what is pointed at in the readout. */
 export function picture({ name, title, queries, keys, readout, ...map }) {
-  return h("figure", { data: { matrix: name } }, h("figcaption", {}, title, " ", legend(map.scale)),
+  return h("figure", { data: { matrix: name } }, h("figcaption", {}, title, " ", map.scale.high > NOTHING && legend(map.scale)),
     heatMap({ ...map, label: title, rowName: (k) => queries[k] ?? k, columnName: (k) => keys?.[k] ?? k, read: (said) => { readout.textContent = said; } }));
 }
 
 /** Colours for differences, light at none. */
 export function differenceScale(values) {
-  const far = values.reduce((most, x) => Math.max(most, Math.abs(x) || 0), 1e-9);
+  const far = values.reduce((most, x) => Math.max(most, Math.abs(x) || 0), NOTHING);
   return scaleOf([], [-far, far]);
 }
 

@@ -372,6 +372,7 @@ export default {
   "compare.of.vector": "This model gives one vector for the whole text, and no words.",
   "compare.count": "{count} of {all}",
   "compare.odd": "The models have different shapes, so their weights cannot be subtracted: {name} is {first} in the first and {second} in the second.",
+  "compare.absent": "absent",
   "compare.weights.equal": "parameters differ: all weights are equal to the bit.",
   "compare.weights.differ": "parameters differ. The most: {name}, by {share} of its size.",
   "compare.weights.adapter": "Every difference is an adapter’s product of thin matrices, of rank {rank} at most.",

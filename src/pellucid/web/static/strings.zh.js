@@ -372,6 +372,7 @@ export default {
   "compare.of.vector": "这个模型为整段文本给出一个向量，不给出词。",
   "compare.count": "{all} 个中的 {count} 个",
   "compare.odd": "两个模型的形状不同，权重无法相减：{name} 在第一个里是 {first}，在第二个里是 {second}。",
+  "compare.absent": "没有的",
   "compare.weights.equal": "参数不同：所有权重逐位相等。",
   "compare.weights.differ": "参数不同。差别最大的是 {name}，为其大小的 {share}。",
   "compare.weights.adapter": "每个差都是适配器的两个窄矩阵之积，秩最多为 {rank}。",

@@ -54,7 +54,7 @@ export async function drawHeads(own, state, signal) {
     put(node, h("div", { class: "grid-top" }, h("h2", {}, t("compare.heads")), h("div", { class: "field switches" }, h("label", { for: "field-measure" }, t("training.measure")),
       h("select", { id: "field-measure", onchange: (event) => page.change({ measure: event.target.value === "rank.9" ? "" : event.target.value }) },
         Object.keys(MEASURES).map((name) => h("option", { value: name, selected: name === measure }, t(`spectra.fact.${name}`)))))),
-    h("p", { class: "quiet" }, t(matched ? "compare.heads.hint" : "compare.heads.unmatched")), own.grids.node, own.grids.legend, own.grids.readout, own.pictures);
+    h("p", { class: "quiet" }, t(matched ? "compare.heads.hint" : "compare.heads.unmatched")), own.grids.node, own.grids.legend, own.grids.readout, matched && own.pictures);
   }
   own.grids.mark(place, head);
   if (matched) await pair(own, place, head, signal);
@@ -88,8 +88,8 @@ function grids(own, sides, change, measure) {
   return {
     readout,
     node: h("div", { class: "compare-grids" }, drawn.map((grid, k) => h("figure", { data: { grid: k } }, h("figcaption", {}, titles[k]), h("div", { class: "scroll" }, grid.node)))),
-    legend: h("p", { class: "axes" }, `${t(`spectra.fact.${measure}`)} `, bar(plain, "0", brief(most)), two && [" · ", `${t("compare.difference")} `, bar(two, signed(two.low), signed(two.high))]),
-    mark: (place, head) => drawn.forEach((grid, k) => (change || k === 0) && grid.mark(place, head)),
+    legend: h("p", { class: "axes" }, `${t(`spectra.fact.${measure}`)} `, bar(plain, "0", brief(most)), change?.flat().some((x) => x !== 0) && [" · ", `${t("compare.difference")} `, bar(two, signed(two.low), signed(two.high))]),
+    mark: (place, head) => drawn.forEach((grid) => (change ? grid.mark(place, head) : grid.mark(-1, -1))),
   };
 }
 

@@ -10,7 +10,7 @@ import { share, tile } from "./compare_tile.js";
 const SHORT = { to_query: "Q", to_key: "K", to_value: "V", to_output: "O" };
 const IN_BLOCK = /^(encoder|decoder)\.(\d+)\.(.+)\.weight$/;
 const sizeOf = ({ relative }) => relative ?? Infinity;
-const byShape = (shape) => (shape ? shape.join(" × ") : "–");
+const byShape = (shape) => (shape ? shape.join(" × ") : t("compare.absent"));
 
 export function weightsTile({ found: { odd }, weights }) {
   if (odd) return tile("weights", "–", t("compare.odd", { name: odd.name, first: byShape(odd.first), second: byShape(odd.second) }));

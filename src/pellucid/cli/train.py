@@ -35,10 +35,8 @@ def train(run: RunFile, change: Changes = None, show: Show = False, as_json: Jso
 def finetune(
     model: ModelArgument,
     run: RunFile,
-    rank: Annotated[
-        int | None, typer.Argument(metavar="[RANK]", help="Of --lora; as the run says unless given.")
-    ] = None,
-    lora: Annotated[bool, typer.Option("--lora", help="Train an adapter: [lora] of the run, or its defaults.")] = False,
+    rank: Annotated[int | None, typer.Argument(metavar="RANK", help="Of --lora; as the run says unless given.")] = None,
+    lora: Annotated[bool, typer.Option("--lora", help="Train an adapter, by the run's lora or its defaults.")] = False,
     merge: Annotated[bool, typer.Option("--merge", help="Write the model with the adapter in it, too.")] = False,
     change: Changes = None,
     show: Show = False,

@@ -43,6 +43,6 @@ def _last(labels: Sequence[str], begin: int) -> int:
     return last
 
 
-def f1(right: float, found: float, true: float) -> float:
+def f1(right: int | float, found: int | float, true: int | float) -> float:
     """The harmonic mean of right / found and right / true."""
     return 2 * right / (found + true) if found + true else 0.0

@@ -8,7 +8,6 @@ import pytest
 
 from tests.browser.test_pages import LANGUAGES, TEXT, WORDS, Visit, contrasts, ready, state, until, visit  # noqa: F401
 
-pytestmark = pytest.mark.slow  # until CI installs Chromium
 TUNED = {**WORDS, "other": "words + tuned"}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -13,27 +12,11 @@ import pytest
 
 from pellucid.pretrained.facade import Model
 from pellucid.web.security import Limits
+from tests.browser.chromium import FLAGS, HOW, chromium
 from tests.web import serving
 
 ARTEFACTS = Path(__file__).parents[2] / "artefacts" / "browser"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-HOW = (
-    "no Chromium here: `apt-get install chromium fontconfig fonts-noto-cjk` on Debian, or any Chromium or Chrome on "
-    "the PATH; `pip install playwright` without its own browsers drives it"
-)
 REQUIRED = os.environ.get("PELLUCID_BROWSER") == "required"
-
-
-def chromium() -> str | None:
-    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")

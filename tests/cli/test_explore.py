@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -87,10 +86,8 @@ def test_it_serves_until_it_is_stopped() -> None:
         assert process.stderr is not None
         found = re.search(r"http://\S+", process.stderr.readline())
         assert found is not None
-        start = time.perf_counter()
-        with httpx.Client(base_url=found[0]) as web:
+        with httpx.Client(base_url=found[0], timeout=60) as web:
             assert web.get("api/start").json()["models"][0]["name"] == "worked-example"
             assert web.post("api/trace", json={"model": "worked-example", "text": "I love"}).status_code == 200
-        assert time.perf_counter() - start < 5
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) in (0, 1, 130, -2)
+        assert process.wait(60) in (0, 1, 130, -2)

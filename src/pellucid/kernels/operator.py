@@ -134,10 +134,17 @@ class AttentionOperator(ABC):
         heads = self.query.shape[0] * self.query.shape[1]
         side = max(math.isqrt(most // heads) // cell, 1) * cell
         bands = (
-            torch.cat([_pool(self.tile(own_rows, own_columns), cell) for own_columns in _split(columns, side)], -1)
+            torch.cat([self._pooled_part(own_rows, own_columns, cell) for own_columns in _split(columns, side)], -1)
             for own_rows in _split(rows, side)
         )
         return torch.cat(list(bands), -2)
+
+    def _pooled_part(self, rows: slice, columns: slice, cell: int) -> Tile:
+        # Above the diagonal of a causal mask there is nothing to compute.
+        if self.view.mask.is_causal and columns.start >= rows.stop + self.view.offset:
+            high, wide = (-(-(part.stop - part.start) // cell) for part in (rows, columns))
+            return torch.zeros_like(self.moments.lse[:, :, :1, None]).expand(-1, -1, high, wide)
+        return _pool(self.tile(rows, columns), cell)
 
     def _sees(self, ahead: int, key_slot: Tensor) -> Tensor:
         """Whether the mask shows each query the key `ahead` of it."""

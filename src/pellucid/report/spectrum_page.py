@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
 
-from pellucid.figures import spectrum as figures
+from pellucid.figures.gallery import GALLERY, Figure
+from pellucid.figures.vega import fitting, vega
 from pellucid.lens.view import readable
-from pellucid.spectra.results import Head, Spectra, Spectrum
+from pellucid.spectra.results import Head, Spectra
 from pellucid.spectra.summary import sentences
 
 # The page forbids itself the network, and Vega runs without eval; whoever opens it needs not take our word.
@@ -26,60 +25,10 @@ _BRACKET = (
 )
 
 
-@dataclass(frozen=True)
-class _Figure:
-    """A chart of the page, and what it shows in words."""
-
-    title: str
-    words: str
-    draw: Callable[[Spectra], figures.Chart]
-    needs: Callable[[Spectrum], object] = lambda spectrum: True
-
-    def fits(self, spectra: Spectra) -> bool:
-        """Whether some head has what it shows."""
-        return any(self.needs(head.measured.spectrum) is not None for head in spectra.heads)
-
-
-_FIGURES = (
-    _Figure(
-        "Effective rank",
-        "A square per head. The colour is the middle of the bracket, on one scale for both maps; a white dot marks a "
-        "bracket wider than a tenth of its upper end. On the right, brown is a lower rank than random weights give, "
-        "blue a higher one.",
-        figures.rank_map,
-    ),
-    _Figure(
-        "Singular values",
-        "A line per head of one attention; random weights are dashed and grey. Choose a head to see the power law that "
-        "was fitted to its largest values, as a dotted line.",
-        figures.curves,
-    ),
-    _Figure(
-        "How fast they decay",
-        "The exponent alpha of the power law i^-alpha, and how well it fits. A poor fit says that the singular values "
-        "follow no power law.",
-        figures.decays,
-        needs=lambda spectrum: spectrum.decay.alpha,
-    ),
-    _Figure(
-        "Sinks",
-        "How much of their weight queries put on the first key, and on the key that gets most.",
-        figures.sinks,
-    ),
-    _Figure("Where heads look", "How many keys a query spreads over, and how far away they are.", figures.looks),
-    _Figure(
-        "All singular values",
-        "Counted by size, by stochastic Lanczos quadrature where they were not all computed.",
-        figures.densities,
-        needs=lambda spectrum: spectrum.density,
-    ),
-)
-
-
 def spectrum_page(spectra: Spectra, *, title: str | None = None) -> str:
     """The whole page."""
     name = escape(_line(title or f"Spectra of {PurePath(spectra.model).name or spectra.model}"))
-    drawn = [figure for figure in _FIGURES if figure.fits(spectra)]
+    drawn = [figure for figure in GALLERY.values() if figure.fits(spectra)]
     specs = [figure.draw(spectra).to_dict() for figure in drawn]
     return "\n".join(
         [
@@ -95,7 +44,7 @@ def spectrum_page(spectra: Spectra, *, title: str | None = None) -> str:
             "</main>",
             f'<script type="application/json" id="charts">{_data(specs)}</script>',
             f"<script>{_vega()}</script>",
-            f"<script>{_resource('spectrum.js')}</script></body></html>\n",
+            f'<script type="module">{fitting()}{_resource("spectrum.js")}</script></body></html>\n',
         ]
     )
 
@@ -104,12 +53,8 @@ def _resource(name: str) -> str:
     return files("pellucid.report").joinpath(name).read_text(encoding="utf-8")
 
 
-@cache
 def _vega() -> str:
-    """Vega, Vega-Lite and Vega-Embed, as they lie in the installed package."""
-    from vl_convert import javascript_bundle
-
-    bundle: str = javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    bundle = vega("window.vegaEmbed = vegaEmbed;")
     assert "</script" not in bundle
     return bundle
 
@@ -135,7 +80,7 @@ def _summary(spectra: Spectra) -> str:
     )
 
 
-def _section(figure: _Figure, place: int) -> str:
+def _section(figure: Figure, place: int) -> str:
     return (
         f'<section class="card"><h2>{escape(figure.title)}</h2><p class="axes">{escape(figure.words)}</p>'
         f'<div class="chart" id="chart-{place}" role="group" aria-label="{escape(figure.title)}"></div></section>'

@@ -15,6 +15,7 @@ from fastapi import FastAPI, Path, Request, Response
 
 import pellucid
 from pellucid.errors import InputError
+from pellucid.figures.vega import fitting, vega, vega_version
 from pellucid.pretrained.facade import Model
 from pellucid.report.heat import colours
 from pellucid.web import refusal
@@ -25,6 +26,8 @@ from pellucid.web.views import VIEWS
 from pellucid.web.work import Cancelled, Jobs, watched_modules
 
 Started = Callable[[], None]
+Served = tuple[bytes, dict[str, str]]
+SCRIPT = {"Content-Type": "text/javascript; charset=utf-8"}
 
 
 def create_app(
@@ -91,11 +94,20 @@ def _add_start(app: FastAPI) -> None:
 def _add_files(app: FastAPI) -> None:
     """The page's files are read once: a path in a request is a key, never a place on the disk."""
     served = dict(_files(files("pellucid.web").joinpath("static"), ""))
+    served["fit.js"] = fitting().encode(), SCRIPT
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         content, headers = served["index.html"]
         return Response(content, headers=headers)
+
+    @app.get("/static/vega.js", include_in_schema=False)
+    def charts(request: Request) -> Response:
+        """Made when a chart first asks for it; a browser that has it asks only whether it is still the same."""
+        headers = SCRIPT | {"ETag": f'"{vega_version()}"'}
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(vega("export default vegaEmbed;"), headers=headers)
 
     @app.get("/static/{name:path}", include_in_schema=False)
     async def file(name: str) -> Response:
@@ -105,15 +117,15 @@ def _add_files(app: FastAPI) -> None:
         return Response(content, headers=headers)
 
 
-def _files(folder: Traversable, prefix: str) -> list[tuple[str, tuple[bytes, dict[str, str]]]]:
-    found = []
+def _files(folder: Traversable, prefix: str) -> list[tuple[str, Served]]:
+    found: list[tuple[str, Served]] = []
     for entry in folder.iterdir():
         if entry.is_dir():
             found += _files(entry, f"{prefix}{entry.name}/")
         else:
             kind = mimetypes.guess_type(entry.name)[0] or "application/octet-stream"
-            kind = "text/javascript" if entry.name.endswith(".js") else kind
-            found.append((prefix + entry.name, (entry.read_bytes(), {"Content-Type": f"{kind}; charset=utf-8"})))
+            headers = SCRIPT if entry.name.endswith(".js") else {"Content-Type": f"{kind}; charset=utf-8"}
+            found.append((prefix + entry.name, (entry.read_bytes(), headers)))
     return found
 
 

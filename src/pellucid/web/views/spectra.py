@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import numpy as np
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from pellucid.errors import InputError
@@ -18,10 +19,13 @@ from pellucid.spectra.truncation import truncate
 from pellucid.spectra.watch import Place, places
 from pellucid.web.asking import Asked, Ids, on_model, read, words
 from pellucid.web.low_rank import EXACT, Opened, is_exact, open_head, relative, run_at, site_of
-from pellucid.web.payloads import Array, Packed, compact
+from pellucid.web.payloads import LARGEST, Array, Packed, compact
 from pellucid.web.refusal import Refused, refused_by
 from pellucid.web.shelf import Book
 from pellucid.web.work import Job
+
+if TYPE_CHECKING:
+    from pellucid.figures.gallery import Figure
 
 router = APIRouter(prefix="/api/spectra")
 
@@ -30,6 +34,7 @@ TAUS = (0.9, 0.99)
 POINTS = 256  # of a curve
 FLOOR = 1e-5  # of the largest singular value: what is smaller holds no energy that an axis could show
 STATISTICS = ("stable", "entropy", "sink")
+Drawn = Literal["sinks", "looks", "decays"]  # of the gallery, what the grid and the curves do not show
 
 
 class AskedHead(Asked):
@@ -43,13 +48,36 @@ class AskedRank(AskedHead):
     rank: Annotated[int, Field(ge=1, le=TOKENS)]
 
 
+class AskedFigure(Asked):
+    figure: Drawn
+
+
 @router.post("", response_class=Packed)
 async def grid(asked: Asked, request: Request) -> Packed:
-    """The ranks and statistics of all heads, and those of random weights."""
+    """The ranks and statistics of all heads, and those of random weights; figures: charts of more of them."""
 
     def call(book: Book, job: Job) -> Packed:
         ids = read(book, asked, TOKENS)
-        return Packed(*grid_of(book, ids, measured(book, ids, job)))
+        found = measured(book, ids, job)
+        said, arrays = grid_of(book, ids, found)
+        return Packed(said | {"figures": [name for name in get_args(Drawn) if _gallery()[name].fits(found)]}, arrays)
+
+    return await on_model(request, asked.model, call)
+
+
+@router.post("/figure")
+async def figure(asked: AskedFigure, request: Request) -> Response:
+    """A chart of all heads, as the Vega-Lite definition that a notebook and the offline page draw too."""
+
+    def call(book: Book, job: Job) -> Response:
+        found = measured(book, read(book, asked, TOKENS), job)
+        drawn = _gallery()[asked.figure]
+        if not drawn.fits(found):
+            raise Refused(422, "no_figure", "no head of this text has the numbers of this chart", "figure")
+        defined = json.dumps(drawn.draw(found).to_dict(), separators=(",", ":"), allow_nan=False)
+        if len(defined) > LARGEST:
+            raise Refused(422, "many_heads", "too many heads for this chart: `pellucid spectrum --html`", "figure")
+        return Response(defined, media_type="application/json")
 
     return await on_model(request, asked.model, call)
 
@@ -94,6 +122,12 @@ async def at_rank(asked: AskedRank, request: Request) -> Packed:
         return Packed(asdict(found) | told, {"picture": compact(opened.picture_at(asked.rank))})
 
     return await on_model(request, asked.model, call)
+
+
+def _gallery() -> dict[str, Figure]:
+    from pellucid.figures.gallery import GALLERY
+
+    return GALLERY
 
 
 def measured(book: Book, ids: Ids, job: Job) -> Spectra:

@@ -1,9 +1,10 @@
-// Spectra: how low-rank every head is beside random weights; one head's curves; and the head at a smaller rank.
+// Spectra: how low-rank every head is beside random weights; one head's curves; the head at a smaller rank; all statistics.
 
 import { clamp, h, put } from "../dom.js";
 import { bar, CellGrid, hasBoth, placeName } from "../grid.js";
 import { scaleOf } from "../heat.js";
 import { t } from "../words.js";
+import { charts } from "./spectra_charts.js";
 import { bracket, curves, statistics } from "./spectra_head.js";
 import { RankView } from "./spectra_rank.js";
 
@@ -31,6 +32,7 @@ export async function show(root, page) {
     }
   };
   await update(page.state());
+  own.rank.card.after(charts(page, found)); // last: what is in sight is fetched
   return update;
 }
 

@@ -1,5 +1,5 @@
 // Small line charts as SVG: a few curves over one axis, named in words and in dashes, not in colour alone.
-// They are redrawn at every step of a slider, which Vega is too slow for; still charts of results come from defined.js.
+// For live charts that follow a slider or a player; charts of results that stand still are defined by the library: defined.js.
 
 import { h, number, s } from "./dom.js";
 

@@ -19,9 +19,11 @@ MAPPED = "alibi"  # whose map stays open
 # What makes random requests reach the models: names that are on the list, texts that they read, heads that they have.
 TELLING: dict[str, dict[str, Any]] = {
     "model": {"enum": sorted(set(shelf()) - {MAPPED})},
+    "other": {"enum": sorted(set(shelf()) - {MAPPED})},
     "text": {"anyOf": [{"type": "string", "pattern": "^([1-9] ){1,9}[1-9]$"}, {"enum": ["I love", "日本"]}]},
     "target": {"enum": ["1", "1 2 3", "the cat", "", None]},
     "site": {"enum": ["embedding.sum", "decoder.0.attention.scores", "decoder.1.residual.out", "logits", "nothing"]},
+    "weight": {"enum": ["decoder.0.attention.to_query", "decoder.0.feed_forward.up", "tokens", "nothing"]},
     "place": {"type": "integer", "minimum": 0, "maximum": 5},
     "head": {"type": "integer", "minimum": 0, "maximum": 4},
     "block": {"type": "integer", "minimum": 0, "maximum": 3},

@@ -449,7 +449,7 @@ export default {
   "compare.head.differs": "The attention weights differ by {share} of their size; the largest difference of one weight is {largest}.",
   "error.odd_shape": "The two models have different shapes: {name} is {first} and {second}.",
   "error.no_weight": "The two models do not both have a weight “{name}” of one shape.",
-  "error.no_pair": "This head has no partner in the second model: {message}",
+  "error.no_pair": "This head has no partner in the second model.",
   // --- training ---
   "view.training": "Training",
   "training.none": "No film of this model",

@@ -449,7 +449,7 @@ export default {
   "compare.head.differs": "注意力权重的差别为其大小的 {share}；单个权重的最大差别是 {largest}。",
   "error.odd_shape": "两个模型的形状不同：{name} 是 {first} 和 {second}。",
   "error.no_weight": "两个模型并不都有同样形状的权重“{name}”。",
-  "error.no_pair": "这个头在第二个模型里没有对应：{message}",
+  "error.no_pair": "这个头在第二个模型里没有对应。",
   // --- training ---
   "view.training": "训练",
   "training.none": "这个模型没有训练影片",

@@ -10,12 +10,13 @@ import shutil
 import sys
 import tomllib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pellucid.pretrained.bundled import CARD, DESCRIPTIONS, HERE, Card
 from pellucid.training.config import RunConfig
 from pellucid.training.finish import TRAINING
 
+TRAINED_ON = "one CPU core"
 RUN_FILES = Path(__file__).parent / "runs"
 
 
@@ -50,11 +51,11 @@ def main() -> None:
         sys.exit(__doc__)
     runs, scores = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
     for name in DESCRIPTIONS:
-        if (runs / name / "result.json").exists():
-            bundle(name, runs / name, scores["models"][name], scores["device"])
+        if name in scores["models"]:
+            bundle(name, runs / name, scores["models"][name])
 
 
-def bundle(name: str, run: Path, found: dict[str, object], device: str) -> None:
+def bundle(name: str, run: Path, found: dict[str, Any]) -> None:
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(run / "model", folder)
@@ -66,13 +67,15 @@ def bundle(name: str, run: Path, found: dict[str, object], device: str) -> None:
         data=data.what,
         licence=data.licence,
         run=f"{name}.toml",
-        trained=f"{result['steps']:,} steps of {found['batch_tokens']:,} tokens, seed {found['seed']}, on one CPU core",
+        trained=f"{result['steps']:,} steps of {found['batch_tokens']:,} tokens, seed {found['seed']}, on {TRAINED_ON}",
         scored_on=found["scored_on"],
         scores=found["scores"],
         example=EXAMPLES.get(name, STORY),
         samples=found["samples"],
     )
     (folder / CARD).write_text(card.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    for file in folder.iterdir():
+        file.chmod(0o644)
     print(f"{name}: {sum(file.stat().st_size for file in folder.iterdir()) / 1e6:.2f} MB")
 
 

@@ -14,7 +14,7 @@ from pellucid.errors import CheckpointError, InputError
 from pellucid.model.presets import preset
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
-from pellucid.pretrained.tokenizer import Tokenizer, find_tokenizer
+from pellucid.pretrained.tokenizer import Tokenizer, find_tokenizer, text_of_bytes
 
 TEXTS = [
     "",
@@ -163,7 +163,20 @@ def test_decode_gives_the_text_back(tmp_path: Path, layout: str) -> None:
     tokenizer = opened(byte_pairs(tmp_path, ["<|endoftext|>"]))
     for text in TEXTS:
         assert tokenizer.decode(tokenizer.encode(text)) == text
-        assert "".join(tokenizer.token(token) for token in tokenizer.encode(text)) or not text
+
+
+def test_tokens_of_bytes_are_shown_as_text() -> None:
+    assert text_of_bytes("Ġupon") == " upon"
+    assert text_of_bytes("Ċ") == "\n"
+    assert text_of_bytes("æĪĳ") == "我"
+    assert text_of_bytes("æĪ") == "\\xe6\\x88"  # two of its three bytes
+    assert text_of_bytes("<begin of text>") == "<begin of text>"  # added as it is: a space is no sign of a byte
+
+
+def test_a_byte_level_vocabulary_gives_the_text_token_by_token(tmp_path: Path) -> None:
+    tokenizer = opened(byte_pairs(tmp_path, ["<|endoftext|>"]))
+    text = "the cat's mat\n  and 12 dogs"
+    assert "".join(tokenizer.token(token) for token in tokenizer.encode(text)) == text
 
 
 def test_a_token_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ Prompts = str | Tensor | Sequence[Any]
 
 @dataclass(frozen=True)
 class Stop:
-    """When a text ends, besides its most tokens. tokens: ids, or tokens as the vocabulary writes them.
+    """When a text ends, besides its most tokens. tokens: ids, or tokens as a trace writes them.
 
     texts: the text is cut before the first of these. model_end: the model's own end of text counts too.
     """

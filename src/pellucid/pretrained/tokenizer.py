@@ -45,14 +45,33 @@ class FastTokenizer:
         return text
 
     def token(self, token_id: int) -> str:
+        """As a text has it, where the vocabulary is one of bytes; as the vocabulary writes it otherwise."""
         token = self.pipeline.id_to_token(token_id)
         if token is None:
             raise InputError(f"id {token_id} is not in the vocabulary of {self.size} tokens")
-        return str(token)
+        return text_of_bytes(token) if isinstance(self.pipeline.decoder, decoders.ByteLevel) else str(token)
 
     @property
     def size(self) -> int:
         return int(self.pipeline.get_vocab_size())
+
+
+def text_of_bytes(token: str) -> str:
+    """What a token of a byte-level vocabulary stands for; bytes that are no whole letter as Python writes them."""
+    try:
+        return bytes(_BYTES[sign] for sign in token).decode("utf-8", "backslashreplace")
+    except KeyError:  # a token that was added as it is
+        return token
+
+
+def _byte_signs() -> dict[str, int]:
+    """Byte-level vocabularies write printable bytes as themselves, and the others as the letters from 256 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTES = _byte_signs()
 
 
 def find_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer | None:

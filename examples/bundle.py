@@ -43,7 +43,7 @@ EXAMPLES = {
     "translate-en-zh": "I love you.",
     "tag-en": "They refuse to permit us to obtain the refuse permit.",
 }
-STORY = "Once upon a time, there was a little girl named Lily. She loved to play with"
+STORY = "One day, Lily went to the park with her mom. She saw a big"
 
 
 def main() -> None:

@@ -46,10 +46,10 @@ export function paint(canvas, values, rows, columns, scale) {
 export function heatMap(given) {
   const { values, rows, columns, label, rowName, columnName, read, choose, each = [1, 1] } = given;
   const shape = sizes(given);
-  const [wide, tall, left, top] = shape;
+  const [wide, tall, left, top, right] = shape;
   const base = paint(h("canvas"), values, rows, columns, given.scale ?? scaleOf(values));
   const canvas = h("canvas", {
-    class: "heat", tabindex: 0, role: "application", "aria-label": label, width: left + columns * wide, height: top + rows * tall,
+    class: "heat", tabindex: 0, role: "application", "aria-label": label, width: left + columns * wide + right, height: top + rows * tall,
   });
   let at = null;
   let marks = [];
@@ -80,12 +80,12 @@ export function heatMap(given) {
   return canvas;
 }
 
-/** A cell's width and height, and the room for names at the left and the top. */
+/** A cell's width and height, and the room for names at the left and the top; those of the last columns lean out to the right. */
 function sizes({ rows, columns, each = [1, 1], room = 640, named = false, largest = 28 }) {
   const wide = clamp(Math.floor(room / columns), 1, largest);
   const tall = rows * 4 < columns ? clamp(Math.floor(160 / rows), 2, largest) : clamp(Math.floor(room / rows), 1, wide);
   const fits = named && Math.min(wide, tall) >= 10 && each[0] * each[1] === 1;
-  return [wide, tall, fits ? 78 : 0, fits ? 66 : 0];
+  return fits ? [wide, tall, 78, 66, Math.max(34 - Math.floor(wide / 2), 0)] : [wide, tall, 0, 0, 0];
 }
 
 function drawMap(canvas, base, { rows, columns, rowName, columnName, each = [1, 1] }, [wide, tall, left, top], marks, at) {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
 from fastapi import APIRouter, Request
 from pydantic import Field
 
@@ -184,7 +185,7 @@ def head_values(step: Step, head: int) -> Array:
     scores = [name for name in step.inputs if name.endswith(".scores")]
     if not scores:
         return values
-    hidden = step.recorded[scores[0]][0, head].cpu().numpy() == -np.inf
+    hidden = (step.recorded[scores[0]][0, head] == -torch.inf).cpu().numpy()
     return np.where(hidden, np.nan, values)
 
 

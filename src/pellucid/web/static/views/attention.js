@@ -88,7 +88,7 @@ function drawGrid({ page, grid, seen }) {
   grid.replaceChildren(h("h2", {}, t("attention.heads")), h("p", { class: "quiet" }, t("attention.heads.hint")),
     h("div", { class: "thumbs" }, seen.places.map((place, row) => h("div", { class: "thumb-row" },
       h("span", { class: "quiet" }, placeName(place, both)),
-      h("div", { class: "thumb-line" }, Array.from({ length: heads }, (_, head) => thumbnail(row, head)))))));
+      h("div", { class: "thumb-line", style: { "--across": Math.ceil(heads / Math.ceil(heads / 8)) } }, Array.from({ length: heads }, (_, head) => thumbnail(row, head)))))));
 }
 
 function mark(own, state) {

@@ -1,7 +1,7 @@
 // Compare: two models on one text; what differs in what they say, in their weights and in their heads.
 
 import { h, put } from "../dom.js";
-import { sentence, t } from "../words.js";
+import { refusal, t } from "../words.js";
 import { drawHeads, headsTile } from "./compare_heads.js";
 import { drawPredictions, predictionsTile } from "./compare_predictions.js";
 import { tile, who } from "./compare_tile.js";
@@ -80,7 +80,7 @@ async function part(own, name, load) {
   } catch (problem) {
     if (problem.name === "AbortError") throw problem;
     own.cards[name].hidden = false;
-    put(own.cards[name], h("h2", {}, t(`compare.${name}`)), h("p", { class: "problem", role: "alert" }, sentence(problem)));
+    put(own.cards[name], h("h2", {}, t(`compare.${name}`)), h("p", { class: "problem", role: "alert" }, refusal(problem)));
   }
 }
 

@@ -83,12 +83,11 @@ def _open(source: str, device: str, dtype: Any, norm: Any, mask: Any, adapter: s
 
 
 def _readings(model: Model, text: str, target: str | None, as_ids: bool) -> tuple[list[list[int]], ...]:
+    from pellucid.generation.request import begun
+
     texts = [_encode(model, text, as_ids)]
     if model.config.is_encoder_decoder:
-        start = model.origin.config.get("decoder_start_token_id")
-        if target is None and not isinstance(start, int):
-            raise InputError("an encoder-decoder also needs --target: the text that it has written so far")
-        texts.append([int(start or 0)] if target is None else _encode(model, target, as_ids))
+        texts.append(_encode(model, target, as_ids) if as_ids and target else begun(model, target or ""))
     elif target is not None:
         raise InputError("--target is for encoder-decoders: this model reads one text")
     return tuple([text] for text in texts)

@@ -179,6 +179,15 @@ def start_id(model: Model) -> int:
     )
 
 
+def begun(model: Model, written: str) -> list[int]:
+    """What the decoder of an encoder-decoder reads once it has written so much: its start token, and no end."""
+    ids, ends = model.encode(written) if written.strip() else [], stop_ids(model, Stop())
+    while ids and ids[-1] in ends:
+        ids.pop()
+    start = start_id(model)
+    return ids if ids[:1] == [start] else [start, *ids]
+
+
 def _check_numbers(max_tokens: int, temperature: float, samples: int, beams: Beams) -> None:
     if max_tokens < 1:
         raise InputError(f"max_tokens is {max_tokens}: give 1 or more")

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from pellucid.errors import InputError
+from pellucid.generation.request import begun
 from pellucid.model import config as c
 from pellucid.pretrained.facade import Model
 from pellucid.web.refusal import Refused, refused_by
@@ -97,10 +98,14 @@ def words(model: Model, ids: tuple[int, ...]) -> list[str]:
 
 
 def _target(model: Model, text: str | None) -> list[int]:
-    if text is not None and text.strip():
-        return _encode(model, text, "target", model.config.vocab)
-    start = model.origin.config.get("decoder_start_token_id")
-    return [start if isinstance(start, int) and 0 <= start < model.config.vocab else 0]
+    written = text or ""
+    found = _encode(model, written, "target", model.config.vocab) if written.strip() else []
+    if found and model.tokenizer is None:
+        return found
+    try:
+        return begun(model, written)
+    except InputError:  # its config names no start
+        return found or [0]
 
 
 def _encode(model: Model, text: str, field: str, vocab: int) -> list[int]:

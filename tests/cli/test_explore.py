@@ -18,6 +18,7 @@ from pellucid.cli.explore import WORKED_EXAMPLE, _model, _page, _sources, explor
 from pellucid.lora import Lora
 from pellucid.model.presets import preset
 from pellucid.model.transformer import Transformer
+from pellucid.pretrained.bundled import bundled_models
 from pellucid.pretrained.facade import Model
 from pellucid.pretrained.load import load
 from pellucid.pretrained.save import export
@@ -63,7 +64,7 @@ def test_an_adapter_stands_beside_its_model(tmp_path: Path) -> None:
     differ = [one.name for one in parameter_changes(plain, tuned, widest=64) if one.difference]
     assert differ
     assert all(".attention." in name for name in differ)
-    assert list(titles(_sources([], []))) == ["worked-example"]
+    assert list(titles(_sources([], []))) == [name for name, _ in bundled_models()]
 
 
 def test_an_adapter_that_cannot_be_put_on_is_said_at_once(tmp_path: Path) -> None:
@@ -83,11 +84,15 @@ def test_the_address_that_it_prints() -> None:
 def test_it_serves_until_it_is_stopped() -> None:
     command = [sys.executable, "-c", START, "--no-browser", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        found = re.search(r"http://\S+", process.stderr.readline())
-        assert found is not None
-        with httpx.Client(base_url=found[0], timeout=60) as web:
-            assert web.get("api/start").json()["models"][0]["name"] == "worked-example"
-            assert web.post("api/trace", json={"model": "worked-example", "text": "I love"}).status_code == 200
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) in (0, 1, 130, -2)
+        try:
+            assert process.stderr is not None
+            found = re.search(r"http://\S+", process.stderr.readline())
+            assert found is not None
+            with httpx.Client(base_url=found[0], timeout=60) as web:
+                assert web.get("api/start").json()["models"][0]["name"] == "stories"
+                for model, text in (("stories", "Once upon a time"), ("worked-example", "I love")):
+                    assert web.post("api/trace", json={"model": model, "text": text}).status_code == 200
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) in (0, 1, 130, -2)
+        finally:
+            process.kill()

@@ -26,10 +26,10 @@
     return [...found];
   },
 
-  /** Arrow keys go round inside a table and a grid: one of its cells is a stop. */
+  /** Arrow keys go round inside a table, a grid and a row of tokens: one of its cells is a stop. */
   stops() {
     const all = [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']")];
-    return all.filter((node) => node.checkVisibility() && !node.disabled && !(node.tabIndex < 0 && node.closest("table, .rank-grid")));
+    return all.filter((node) => node.checkVisibility() && !node.disabled && !(node.tabIndex < 0 && node.closest("table, .rank-grid, .chip-row")));
   },
 
   named(node) {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.test_pages import LANGUAGES, TEXT, WORDS, Visit, contrasts, ready, state, until, visit  # noqa: F401
+from tests.browser.test_pages import LANGUAGES, TEXT, WORDS, Visit, ready, state, until, visit  # noqa: F401
 
 TUNED = {**WORDS, "other": "words + tuned"}
 
@@ -121,13 +121,6 @@ def test_the_keyboard_walks_through_tokens_weights_and_heads(visit: Visit) -> No
         page.locator(f"{grid} .rank-cell[tabindex='0']").focus()
         page.keyboard.press("ArrowLeft")
         until(page, lambda name=name: name in state(page))
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_compare_on_a_telephone(visit: Visit, scheme: str) -> None:  # noqa: F811
-    page = visit("compare", width=390, scheme=scheme, lang={"light": "en", "dark": "zh"}[scheme], **TUNED)
-    assert page.locator("main .card").first.is_visible()
-    assert contrasts(page) == []
 
 
 def test_the_grid_of_weights_shows_sizes_or_ranks(visit: Visit) -> None:  # noqa: F811

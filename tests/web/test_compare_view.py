@@ -220,7 +220,7 @@ def test_what_is_not_there_gets_a_sentence(web: TestClient) -> None:
     refused(web, "/weight", asked(weight="nothing"), "weight", "no_weight")
     refused(web, "/head", asked(place=9, head=0), "head", "no_head")
     refused(web, "/head", asked("words", "deep", place=3, head=0), "other", "no_pair")
-    refused(web, "/head", asked(place=-1, head=0), "place", "invalid")
+    refused(web, "/head", asked(place=-1, head=0), "place", "too_low")
 
 
 def test_no_answer_is_over_two_megabytes(web: TestClient) -> None:

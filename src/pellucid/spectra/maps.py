@@ -90,7 +90,7 @@ def _acting(one: Linear) -> Matrix:
     return weight if one.change is None else one.change.added_to(weight)
 
 
-def _factors(new: Linear, old: Linear) -> tuple[Matrix, Matrix] | None:
+def _factors(new: Linear, old: Linear) -> tuple[Float[Tensor, "rows rank"], Float[Tensor, "rank columns"]] | None:
     if not torch.equal(new.weight, old.weight):
         return None
     changes = [(sign, each.change.factors()) for sign, each in ((1, new), (-1, old)) if each.change is not None]

@@ -60,7 +60,7 @@ function far(tokens, places, place, choose) {
 /** Tokens as buttons, one of them chosen; arrow keys go along. */
 function chips({ tokens, chosen, choose, said = (k) => tokens[k], colour }) {
   const chip = (token, k) => {
-    const button = h("button", { type: "button", class: "chip", data: { chip: k }, "aria-pressed": String(k === chosen), "aria-label": said(k), title: said(k), tabindex: k === chosen ? 0 : -1, onclick: () => choose(k) }, token);
+    const button = h("button", { type: "button", class: "chip", data: { chip: k }, "aria-pressed": String(k === chosen), "aria-label": said(k), title: said(k), tabindex: k === Math.max(chosen, 0) ? 0 : -1, onclick: () => choose(k) }, token);
     if (colour) colourIn(button, colour(k));
     return h("li", {}, button);
   };

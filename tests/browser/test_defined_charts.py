@@ -46,6 +46,12 @@ def test_the_charts_are_drawn(visit: Visit, language: str) -> None:  # noqa: F81
     assert contrasts(page) == []
 
 
+def width_of_sinks(page: Any) -> float:
+    """A chart that is being drawn anew has none yet."""
+    box = page.locator("[data-figure=sinks] svg").bounding_box()
+    return float("inf") if box is None else float(box["width"])
+
+
 def test_a_list_chosen_by_keyboard_changes_every_chart_and_outlives_a_turn(visit: Visit) -> None:  # noqa: F811
     page = visit("spectra", lang="en", **PAIR)
     see_all(page)
@@ -57,9 +63,9 @@ def test_a_list_chosen_by_keyboard_changes_every_chart_and_outlives_a_turn(visit
     until(page, lambda: lists.evaluate_all("(all) => all.map((one) => one.value)") == ["decoder cross"] * 3)
     until(page, lambda: circles(page, "decays").nth(0).get_attribute("aria-label") != before)
     assert "decoder 0 cross" in circles(page).nth(0).get_attribute("aria-label")
-    wide = page.locator("[data-figure=sinks] svg").bounding_box()["width"]
+    wide = width_of_sinks(page)
     page.set_viewport_size({"width": 390, "height": 844})
-    until(page, lambda: page.locator("[data-figure=sinks] svg").bounding_box()["width"] < min(wide, 390))
+    until(page, lambda: width_of_sinks(page) < min(wide, 390))
     assert sideways(page) <= 0
     assert lists.nth(0).input_value() == "decoder cross"
 

@@ -83,7 +83,7 @@ def statistic_rows(head: Head, fields: Sequence[str]) -> Iterable[Row]:
     for of, found in _both(head):
         values = {**found.statistics.to_json(), "alpha": found.spectrum.decay.alpha, "r2": found.spectrum.decay.r2}
         row = {**_where(head), "of": of, "heaviest_key": values["heaviest_key"]}
-        yield row | {field: values[field] for field in fields}
+        yield row | {field: _known(values[field]) for field in fields}
 
 
 def density_rows(head: Head) -> Iterable[Row]:
@@ -93,6 +93,11 @@ def density_rows(head: Head) -> Iterable[Row]:
             # A count holds from its lower edge up to the next; the largest edge closes the last of them.
             counts = [_short(count) for count in (density.counts[0], *density.counts)]
             yield {**_where(head), "of": of, "size": [_short(edge) for edge in density.edges], "count": counts}
+
+
+def _known(value: float | None) -> float | None:
+    """A statistic that a short text does not have is no number: a chart leaves it out."""
+    return None if value is None or not math.isfinite(value) else value
 
 
 def _short(value: float) -> float:

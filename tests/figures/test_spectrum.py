@@ -20,7 +20,7 @@ from pellucid.figures.spectrum import (
     rank_map,
     sinks,
 )
-from pellucid.figures.spectrum_rows import BASELINE, MEASURED
+from pellucid.figures.spectrum_rows import BASELINE, MEASURED, statistic_rows
 from pellucid.spectra.results import Spectra
 from tests.spectra.made_up import measured, spectra
 
@@ -99,6 +99,14 @@ def test_statistics_are_those_of_the_heads() -> None:
     assert {row["of"] for row in rows_of(decays(spectra()))} == {MEASURED, BASELINE}
     own = rows_of(by_head(spectra(), {"previous": ("Weight on the slot before", "mean share")}))
     assert all(row["previous"] == 0.03125 for row in own)
+
+
+def test_a_statistic_that_is_no_number_is_left_out() -> None:
+    head = spectra().heads[0]
+    unknown = replace(head.measured, statistics=replace(head.measured.statistics, sink=math.nan))
+    row = next(iter(statistic_rows(replace(head, measured=unknown), ["sink", "entropy"])))
+    assert row["sink"] is None
+    assert row["entropy"] == head.measured.statistics.entropy
 
 
 def test_a_count_stands_at_its_lower_edge() -> None:

@@ -108,7 +108,8 @@ def test_the_translator_loves_you() -> None:
     model = pellucid.load("translate-en-zh")
     assert pellucid.generate(model, "I love you.", beams=4)[0].text in ("我爱你。", "我愛你。")
     assert model.tokenizer is not None
-    assert [model.tokenizer.token(token) for token in begun(model, "我爱你。")] == ["<|start|>", "我爱", "你", "。"]
+    written = begun(model, model.encode("我爱你。"))
+    assert [model.tokenizer.token(token) for token in written] == ["<|start|>", "我爱", "你", "。"]
 
 
 def test_the_tagger_tells_a_verb_from_a_noun() -> None:

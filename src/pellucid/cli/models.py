@@ -56,8 +56,8 @@ def _show_card(name: str, as_json: bool) -> None:
             "licence": card.licence,
             "trained": card.trained,
             "run file": f"examples/runs/{card.run}",
+            "scored on": card.scored_on,
         }
-        facts |= {"scored on": card.scored_on}
         facts |= {score.replace("_", " "): f"{value:.4g}" for score, value in card.scores.items()}
     typer.echo(name)
     for label, value in facts.items():

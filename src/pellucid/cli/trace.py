@@ -87,7 +87,8 @@ def _readings(model: Model, text: str, target: str | None, as_ids: bool) -> tupl
 
     texts = [_encode(model, text, as_ids)]
     if model.config.is_encoder_decoder:
-        texts.append(_encode(model, target, as_ids) if as_ids and target else begun(model, target or ""))
+        written = _encode(model, target, as_ids) if target and target.strip() else []
+        texts.append(written if as_ids and written else begun(model, written))
     elif target is not None:
         raise InputError("--target is for encoder-decoders: this model reads one text")
     return tuple([text] for text in texts)

@@ -179,13 +179,13 @@ def start_id(model: Model) -> int:
     )
 
 
-def begun(model: Model, written: str) -> list[int]:
-    """What the decoder of an encoder-decoder reads once it has written so much: its start token, and no end."""
-    ids, ends = model.encode(written) if written.strip() else [], stop_ids(model, Stop())
-    while ids and ids[-1] in ends:
-        ids.pop()
-    start = start_id(model)
-    return ids if ids[:1] == [start] else [start, *ids]
+def begun(model: Model, written: list[int]) -> list[int]:
+    """What the decoder of an encoder-decoder reads once it has written this: its start token first, and no end."""
+    start, ends = start_id(model), stop_ids(model, Stop())
+    size = len(written)
+    while size and written[size - 1] in ends:
+        size -= 1
+    return written[:size] if size and written[0] == start else [start, *written[:size]]
 
 
 def _check_numbers(max_tokens: int, temperature: float, samples: int, beams: Beams) -> None:

@@ -103,7 +103,7 @@ def _target(model: Model, text: str | None) -> list[int]:
     if found and model.tokenizer is None:
         return found
     try:
-        return begun(model, written)
+        return begun(model, found)
     except InputError:  # its config names no start
         return found or [0]
 

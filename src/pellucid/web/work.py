@@ -44,6 +44,11 @@ class Job:
         """So many steps will be reported."""
         self.done, self.total = 0, total
 
+    def report(self, done: int, total: int, label: str = "") -> None:
+        """How far the library is, as its own `progress` tells it."""
+        self.check()
+        self.done, self.total = done, total
+
     def advance(self) -> None:
         self.check()
         self.done = min(self.done + 1, self.total)

@@ -29,7 +29,7 @@ from pellucid.spectra.watch import Place, places
 from pellucid.web.asking import Asked, Ids, lists, on_two, read, words
 from pellucid.web.low_rank import relative, site_of
 from pellucid.web.payloads import Array, Packed, compact
-from pellucid.web.refusal import Refused
+from pellucid.web.refusal import Refused, refused_by
 from pellucid.web.shelf import Book
 from pellucid.web.views.attention import head_values
 from pellucid.web.views.spectra import grid_of, measured, points, thinned
@@ -90,12 +90,8 @@ async def weights(asked: AskedTwo, request: Request) -> dict[str, Any]:
     def call(first: Book, second: Book, job: Job) -> dict[str, Any]:
         _check_shape(first, second)
 
-        def progress(done: int, total: int, label: str) -> None:
-            job.check()
-            job.done, job.total = done, total
-
         def measure() -> tuple[ParameterChange, ...]:
-            return parameter_changes(first.opened, second.opened, widest=WIDEST, progress=progress)
+            return parameter_changes(first.opened, second.opened, widest=WIDEST, progress=job.report)
 
         found = first.keep(("parameters", second.name), measure)
         return {"parameters": [_told(one) for one in found], "widest": WIDEST}
@@ -112,7 +108,7 @@ async def weight(asked: AskedWeight, request: Request) -> Packed:
         try:
             found = parameter_change(first.opened, second.opened, asked.weight)
         except InputError as error:
-            raise Refused(422, "no_weight", str(error), "weight", name=asked.weight) from None
+            raise refused_by(error, "no_weight", "weight", name=asked.weight) from None
         job.check()
         return _curves(first, found)
 
@@ -161,9 +157,10 @@ def _read(first: Book, second: Book, asked: AskedTwo) -> Pair:
     try:
         return own, read(second, asked, TOKENS)
     except Refused as refused:
-        raise Refused(refused.status, refused.code, refused.message, "other", **refused.values) from None
+        refused.field = "other"
+        raise
     except PellucidError as error:
-        raise Refused(422, "model", str(error), "other") from None
+        raise refused_by(error, "model", "other") from None
 
 
 def _blocks(book: Book) -> int:

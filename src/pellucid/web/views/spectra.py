@@ -135,15 +135,11 @@ def measured(book: Book, ids: Ids, job: Job) -> Spectra:
 
 
 def _measure(book: Book, ids: Ids, job: Job) -> Spectra:
-    def progress(done: int, total: int, label: str) -> None:
-        job.check()
-        job.done, job.total = done, total
-
     job.expect(2 * len(places(book.model.network)) * book.model.config.heads)
     text: Any = tuple(list(one) for one in ids) if len(ids) > 1 else list(ids[0])
     method: Method = "dense" if is_exact(book, ids) else "free"
     try:
-        return spectrum(book.model, text, effort=Effort(tau=TAUS), method=method, progress=progress)
+        return spectrum(book.model, text, effort=Effort(tau=TAUS), method=method, progress=job.report)
     except InputError as error:
         raise refused_by(error, "no_spectrum", "text", exact=EXACT) from None
 
@@ -156,13 +152,9 @@ def _place(book: Book, asked: AskedHead) -> Place:
 
 
 def _opened(book: Book, ids: Ids, asked: AskedHead, job: Job) -> Opened:
-    def progress(done: int, total: int) -> None:
-        job.check()
-        job.done, job.total = done, total
-
     place = _place(book, asked)
     try:
-        return book.keep(("rank", ids, place, asked.head), lambda: open_head(book, ids, place, asked.head, progress))
+        return book.keep(("rank", ids, place, asked.head), lambda: open_head(book, ids, place, asked.head, job.report))
     except InputError as error:
         raise refused_by(error, "no_spectrum", "text", exact=EXACT) from None
 

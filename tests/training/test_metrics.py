@@ -12,6 +12,7 @@ import torch
 
 import pellucid
 from pellucid.errors import ConfigError, InputError
+from pellucid.generation.request import Beams
 from pellucid.training import config as c
 from pellucid.training import translating
 from pellucid.training.batches import Source
@@ -124,15 +125,19 @@ def test_the_accuracy_of_a_masked_language_model_is_the_share_of_hidden_tokens_f
 
 
 def test_a_run_scores_translations_of_held_out_sentences(tmp_path: Path) -> None:
-    run = translation_run(tmp_path, evaluation={"every": 0, "translate": 8, "beams": 2})
+    run = translation_run(tmp_path, evaluation={"every": 0, "translate": 8, "beams": 3, "length_penalty": -2.0})
     done = train(run)
     model, rows = pellucid.load(done.model), list(read_files(run, [tmp_path / "pairs.tsv"], Faults()))
     rows = list(Held(run.data, len(rows)).valid(rows))[:8]
     most = 2 * max(len(model.encode(row.text)) for row in rows) + 10
-    written = [pellucid.generate(model, row.text, beams=2, max_tokens=most)[0].text for row in rows]
+    short, usual = (
+        [pellucid.generate(model, row.text, beams=Beams(3, penalty), max_tokens=most)[0].text for row in rows]
+        for penalty in (-2.0, 1.0)
+    )
+    assert short != usual
     wanted = [[row.target for row in rows]]
-    assert done.metrics["bleu"] == pytest.approx(sacrebleu.corpus_bleu(written, wanted).score)
-    assert done.metrics["chrf"] == pytest.approx(sacrebleu.corpus_chrf(written, wanted).score)
+    assert done.metrics["bleu"] == pytest.approx(sacrebleu.corpus_bleu(short, wanted).score)
+    assert done.metrics["chrf"] == pytest.approx(sacrebleu.corpus_chrf(short, wanted).score)
     assert done.notes[-1].startswith("sacreBLEU nrefs:1|")
     assert train(run).metrics == done.metrics
 

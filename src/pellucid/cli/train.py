@@ -111,6 +111,9 @@ def evaluate(
         int | None, typer.Option(help="Translate so many sentences, for BLEU and chrF; as the run says unless given.")
     ] = None,
     beams: Annotated[int | None, typer.Option(help="Of translations.")] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="Of beams: above 1 favours longer translations; 1 unless the run says.")
+    ] = None,
     bleu_tokens: Annotated[
         str | None, typer.Option(help="How sacreBLEU splits words: 13a, char, zh, intl or none.")
     ] = None,
@@ -124,7 +127,12 @@ def evaluate(
 
     opened = open_model(model, device, adapter=adapter)
     folders = [None if adapter is None else Path(adapter), Path(model), opened.origin.folder]
-    asked = {"translate": translate, "beams": beams, "bleu_tokens": bleu_tokens}
+    asked = {
+        "translate": translate,
+        "beams": beams,
+        "length_penalty": length_penalty,
+        "bleu_tokens": bleu_tokens,
+    }
     changes = [*(change or []), *(f"evaluation.{key}={value}" for key, value in asked.items() if value is not None)]
     found = measure(opened, _task_of(folders, run, tuple(changes)), list(data), held_out=held_out)
     if as_json:

@@ -229,6 +229,7 @@ class Evaluation(Part):
     best: the model that is written is the best of those evaluated, not the last: by accuracy where there are labels, by
       entity F1 where they name entities, and by the lowest loss for other tasks.
     translate: so many held-out sentences in the end, for BLEU and chrF; 0 is none. bleu_tokens: how sacreBLEU splits.
+    length_penalty: of beams, above 1 favours longer translations.
     """
 
     every: NonNegativeInt = 250
@@ -236,6 +237,7 @@ class Evaluation(Part):
     best: bool = False
     translate: NonNegativeInt = 0
     beams: PositiveInt = 1
+    length_penalty: float = 1.0
     bleu_tokens: BleuTokens = "13a"
 
 

@@ -36,7 +36,7 @@ def score_translations(model: Model, rows: list[Row], part: Evaluation) -> dict[
     import sacrebleu
 
     rows = rows[: part.translate]
-    written, wanted = translations(model, [row.text for row in rows], part.beams), [[row.target for row in rows]]
+    written, wanted = translations(model, [row.text for row in rows], part), [[row.target for row in rows]]
     bleu = sacrebleu.BLEU(tokenize=part.bleu_tokens)
     score, letters = bleu.corpus_score(written, wanted), sacrebleu.CHRF().corpus_score(written, wanted)
     samples = [
@@ -46,14 +46,14 @@ def score_translations(model: Model, rows: list[Row], part: Evaluation) -> dict[
     return {"bleu": score.score, "chrf": letters.score, "signature": str(bleu.get_signature()), "samples": samples}
 
 
-def translations(model: Model, sources: list[str], beams: int) -> list[str]:
+def translations(model: Model, sources: list[str], part: Evaluation) -> list[str]:
     """What the model makes of each source, in their order; those of a length go together."""
     from pellucid.generation.decode import generate
-    from pellucid.generation.request import positions
+    from pellucid.generation.request import Beams, positions
 
     places = sorted(range(len(sources)), key=lambda place: len(sources[place]))
     room = positions(model)
-    found = [""] * len(sources)
+    found, beams = [""] * len(sources), Beams(part.beams, part.length_penalty)
     for first in range(0, len(places), AT_ONCE):
         some = places[first : first + AT_ONCE]
         longest = max(len(model.encode(sources[place])) for place in some)

@@ -52,7 +52,8 @@ def rows_at_once(vocab: int, device: torch.device) -> int:
     numbers = CHUNK_NUMBERS
     if device.type == "cuda":
         numbers = torch.cuda.get_device_properties(device).total_memory // 4 // GPU_SHARE
-    return max(numbers // vocab, 128)
+    rows = max(numbers // vocab, 128)
+    return 2 ** (rows.bit_length() - 1)  # a power of two, as batches are: products of odd sizes are slower
 
 
 class _Chunked(torch.autograd.Function):

@@ -57,6 +57,11 @@ def killed(run: RunConfig, moments: list[str], seed: int = 0, base: Path | None 
     return {"kind": "killed", "run": run.model_dump(mode="json"), **parts}
 
 
+def together(*runs: RunConfig) -> dict[str, Any]:
+    """Runs of one process each, started at the same moment."""
+    return {"kind": "together", "runs": [run.model_dump(mode="json") for run in runs]}
+
+
 def abandoned(run: RunConfig) -> dict[str, Any]:
     """Two processes, of which the second is killed after the first checkpoint."""
     return {"kind": "abandoned", "run": run.model_dump(mode="json")}
@@ -75,6 +80,8 @@ def main() -> None:
 
 
 def _do(job: dict[str, Any]) -> dict[str, Any]:
+    if job["kind"] == "together":
+        return {"codes": _wait([_fork(RunConfig(**run)) for run in job["runs"]])}
     run = RunConfig(**job["run"])
     base = job.get("base")
     if job["kind"] == "whole":
@@ -100,7 +107,10 @@ def _abandon(run: RunConfig) -> dict[str, Any]:
 
 def _spread(run: RunConfig, processes: int, base: str | None = None) -> list[int]:
     port = _free_port()
-    children = [_fork(run, rank, processes, port, base) for rank in range(processes)]
+    return _wait([_fork(run, rank, processes, port, base) for rank in range(processes)])
+
+
+def _wait(children: list[int]) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+from concurrent.futures import ThreadPoolExecutor
+from fcntl import LOCK_EX, LOCK_UN, flock
 from itertools import chain, islice
 from pathlib import Path
 
@@ -14,11 +16,12 @@ from pellucid.errors import CheckpointError, InputError
 from pellucid.training import config as c
 from pellucid.training import shards
 from pellucid.training.batches import Source, ahead, dealt
-from pellucid.training.data import IGNORED, encoded, prepare
+from pellucid.training.data import IGNORED, data_folder, encoded, open_prepared, prepare
 from pellucid.training.formats import Faults, Row, rows_of
 from pellucid.training.order import Order, Position
 from pellucid.training.shards import Store, Writer
 from pellucid.training.tokenizers import build, given
+from tests.training.processes import outside, together
 from tests.training.runs import run_of, stories, tagging_run, translation_run
 
 LM, PAIRS, TAGS, KINDS = c.LanguageModel(), c.Translation(), c.Tagging(), c.Classification()
@@ -168,6 +171,39 @@ def test_tokenised_data_is_made_once_and_checked(tmp_path: Path) -> None:
     shard.write_bytes(shard.read_bytes()[:-2] + b"\0\0")
     with pytest.raises(CheckpointError, match="checksum differs"):
         prepare(run, tmp_path / "data")
+
+
+def test_runs_that_start_at_one_moment_share_a_cache(tmp_path: Path) -> None:
+    file, cache = stories(tmp_path, count=3000), tmp_path / "cache"
+    parts = {"data": {"cache": str(cache)}, "schedule": {"steps": 1, "warmup": 0}}
+    runs = [run_of(tmp_path / f"run-{k}", file, **parts) for k in range(4)]
+    (found,) = outside(together(*runs), folder=tmp_path)
+    assert found["codes"] == [0, 0, 0, 0]
+    (folder,) = {data_folder(run, Path(run.output.folder)) for run in runs}
+    assert sorted(path.name for path in cache.iterdir()) == [f".{folder.name}.lock", folder.name]
+    whole = prepare(run_of(tmp_path, file), tmp_path / "data")
+    shared, size = open_prepared(folder), whole.train.total("ids")
+    assert (shared.train.stream("ids", 0, size) == whole.train.stream("ids", 0, size)).all()
+    models = [(tmp_path / f"run-{k}/out/model/model.safetensors").read_bytes() for k in range(4)]
+    assert len(set(models)) == 1
+
+
+def test_a_run_waits_for_the_one_that_tokenises_and_clears_what_a_dead_one_left(tmp_path: Path) -> None:
+    run = run_of(tmp_path, stories(tmp_path), data={"cache": str(tmp_path / "cache")})
+    folder = data_folder(run, tmp_path)
+    left = folder.with_name(f".{folder.name}.unfinished") / "train"
+    left.mkdir(parents=True)
+    said: list[str] = []
+    with folder.with_name(f".{folder.name}.lock").open("a") as lock, ThreadPoolExecutor(1) as pool:
+        flock(lock, LOCK_EX)
+        waiting = pool.submit(prepare, run, folder, said.append)
+        while not said:
+            assert not waiting.done()
+        assert not folder.exists()
+        flock(lock, LOCK_UN)
+        assert waiting.result().folder == folder
+    assert said == ["waiting for another run, which is tokenising the same data", "tokenising the data"]
+    assert not left.parent.exists()
 
 
 def test_shards_are_one_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

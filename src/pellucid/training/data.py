@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import islice
@@ -55,14 +56,34 @@ def prepare(run: c.RunConfig, folder: Path, say: Notice = lambda note: None, bas
     files = {part: _files(getattr(run.data, part), run) for part in ("train", "valid")}
     key = _key(run, files, base)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    if not _is_of(folder, key):
-        say("tokenising the data")
-        staging = folder.with_name(f".{folder.name}.unfinished")
-        shutil.rmtree(staging, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        _make(run, files, staging, key, base)
-        staging.rename(folder)
+    with nullcontext() if run.data.cache is None else _one_at_a_time(folder, say):
+        if not _is_of(folder, key):
+            say("tokenising the data")
+            staging = folder.with_name(f".{folder.name}.unfinished")
+            shutil.rmtree(staging, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            _make(run, files, staging, key, base)
+            staging.rename(folder)
     return open_prepared(folder)
+
+
+@contextmanager
+def _one_at_a_time(folder: Path, say: Notice) -> Iterator[None]:
+    """Runs that share a cache wait for the one that makes the data. The lock of a process that dies goes with it."""
+    from fcntl import LOCK_EX, LOCK_NB, flock
+
+    with folder.with_name(f".{folder.name}.lock").open("a") as lock:
+        try:
+            flock(lock, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another run, which is tokenising the same data")
+            flock(lock, LOCK_EX)
+        except OSError as error:
+            raise InputError(
+                f"data.cache {folder.parent} cannot be locked ({error.strerror}), so runs could not share it: choose a "
+                "folder on another disk, or leave data.cache out"
+            ) from None
+        yield
 
 
 def open_prepared(folder: Path) -> Prepared:

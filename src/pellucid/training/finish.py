@@ -81,9 +81,10 @@ def _write_model(run: RunConfig, prepared: Prepared, model: Model, tensors: dict
     words = prepared.words
     marks = {"eos_token_id": words.end, "decoder_start_token_id": words.start}
     marks = {key: value for key, value in marks.items() if value is not None and _generates(run, key)}
-    write_json(prepared.folder / GENERATION, marks)
     shutil.rmtree(folder, ignore_errors=True)
     save(replace(model, network=network.eval()), folder)
+    if model.origin.folder == prepared.folder:  # a model that was fine-tuned keeps its own
+        write_json(folder / GENERATION, marks)
 
 
 def _generates(run: RunConfig, key: str) -> bool:

@@ -11,7 +11,6 @@ from safetensors import safe_open
 
 import pellucid
 from pellucid.errors import CheckpointError
-from pellucid.generation.request import begun
 from pellucid.pretrained.bundled import HERE, bundled_card, bundled_config, bundled_folder, bundled_models
 from pellucid.training.finish import trained_config
 from pellucid.training.recording import read_recording
@@ -108,7 +107,7 @@ def test_the_translator_loves_you() -> None:
     model = pellucid.load("translate-en-zh")
     assert pellucid.generate(model, "I love you.", beams=4)[0].text in ("我爱你。", "我愛你。")
     assert model.tokenizer is not None
-    written = begun(model, model.encode("我爱你。"))
+    written = model.encode_target("我爱你。")
     assert [model.tokenizer.token(token) for token in written] == ["<|start|>", "我爱", "你", "。"]
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pellucid.pretrained.facade import Model
 
 WORKED_EXAMPLE = "worked-example"
+Reading = str | list[int]
 
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="The text, or ids such as '5 17 3' with --ids.")]
 
@@ -82,32 +83,24 @@ def _open(source: str, device: str, dtype: Any, norm: Any, mask: Any, adapter: s
     return worked_example(norm=norm or "identity", mask=mask or "none")
 
 
-def _readings(model: Model, text: str, target: str | None, as_ids: bool) -> tuple[list[list[int]], ...]:
-    from pellucid.generation.request import begun
-
-    texts = [_encode(model, text, as_ids)]
-    if model.config.is_encoder_decoder:
-        written = _encode(model, target, as_ids) if target and target.strip() else []
-        texts.append(written if as_ids and written else begun(model, written))
-    elif target is not None:
+def _readings(model: Model, text: str, target: str | None, as_ids: bool) -> tuple[Reading, ...]:
+    """The text, and what an encoder-decoder has written: nothing yet unless it is given."""
+    if target is not None and not model.config.is_encoder_decoder:
         raise InputError("--target is for encoder-decoders: this model reads one text")
-    return tuple([text] for text in texts)
+    given = (text, target or "") if model.config.is_encoder_decoder else (text,)
+    return tuple(_reading(one, as_ids) for one in given)
 
 
-def _encode(model: Model, text: str, as_ids: bool) -> list[int]:
+def _reading(text: str, as_ids: bool) -> Reading:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
         raise InputError("the text is not valid UTF-8: is it a binary file?") from None
-    if as_ids:
-        if not all(word.isdigit() for word in text.split()):
-            raise InputError(f"--ids wants whole numbers with spaces between them, not {text!r}")
-        found = [int(word) for word in text.split()]
-    else:
-        found = model.encode(text)
-    if not found:
-        raise InputError("the text is empty: give at least one token")
-    return found
+    if not as_ids:
+        return text
+    if not all(word.isdigit() for word in text.split()):
+        raise InputError(f"--ids wants whole numbers with spaces between them, not {text!r}")
+    return [int(word) for word in text.split()] or ""
 
 
 def _slice(tokens: str | None) -> slice | None:
@@ -155,7 +148,7 @@ def _changes(
     return found
 
 
-def _explain(model: Model, reading: tuple[list[list[int]], ...], cell: str, as_json: bool) -> None:
+def _explain(model: Model, reading: tuple[Reading, ...], cell: str, as_json: bool) -> None:
     from dataclasses import replace
 
     from pellucid.lens.explain import explain
@@ -170,9 +163,7 @@ def _explain(model: Model, reading: tuple[list[list[int]], ...], cell: str, as_j
     print("\n".join([f"{answer.site} at {where}", *answer.lines]))
 
 
-def _what_if(
-    model: Model, reading: tuple[list[list[int]], ...], changes: list[Change], as_json: bool, values: bool
-) -> None:
+def _what_if(model: Model, reading: tuple[Reading, ...], changes: list[Change], as_json: bool, values: bool) -> None:
     from pellucid.cli.show_whatif import show
     from pellucid.lens.whatif import what_if
 

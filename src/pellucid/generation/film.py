@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pellucid.errors import InputError
-from pellucid.generation.request import Stop, banned_ids, stop_ids
+from pellucid.generation.request import banned_ids
 from pellucid.generation.runner import resting
 from pellucid.model import config as c
 from pellucid.model.cache import Cache, KeysAndValues
@@ -111,7 +111,7 @@ class _Shooting:
         *before, text = [torch.tensor([list(part)], device=model.device) for part in ids]
         self.source: Ids | None = before[0] if before else None
         self.text: Ids = text
-        self.prompt, self.ends = text.shape[1], stop_ids(model, Stop())
+        self.prompt, self.ends = text.shape[1], model.end_ids()
         self.banned = torch.tensor(banned_ids(model), dtype=torch.long, device=model.device)
         self.queries: list[Tensor] = []
         self.keys: list[Tensor] = []

@@ -12,7 +12,6 @@ from pellucid.errors import InputError
 from pellucid.generation.sampling import Filters
 from pellucid.model import config as c
 from pellucid.pretrained.facade import Model
-from pellucid.pretrained.weights import read_json
 
 DEFAULT_TOKENS = 64
 Joins = Literal["none", "projections", "all"]
@@ -121,7 +120,7 @@ def request(
         raise InputError(f"int8 weights are for a CPU, and the model is on {model.device}: load it with device='cpu'")
     texts, read = _encoded(model, prompts)
     both = model.config.is_encoder_decoder
-    begun = tuple((start_id(model),) for _ in read) if both else read
+    begun = tuple((model.start_id(),) for _ in read) if both else read
     max_tokens = _default_tokens(model, begun) if max_tokens is None else max_tokens
     _check_numbers(max_tokens, temperature, samples, beams)
     _check_lengths(model, begun, read if both else (), max_tokens)
@@ -166,26 +165,6 @@ def check_model(model: Model, cache: bool) -> None:
             "this model is not causal: each new token changes what was computed of the earlier ones, so nothing can be "
             "cached. Use cache=False (--no-cache)"
         )
-
-
-def start_id(model: Model) -> int:
-    """What an encoder-decoder's own text begins with."""
-    start = _setting(model, "decoder_start_token_id")
-    if isinstance(start, int):
-        return start
-    raise InputError(
-        "the model's config has no decoder_start_token_id, so its text cannot begin: add it to generation_config.json "
-        "in the model's folder, or call the network with a target"
-    )
-
-
-def begun(model: Model, written: list[int]) -> list[int]:
-    """What the decoder of an encoder-decoder reads once it has written this: its start token first, and no end."""
-    start, ends = start_id(model), stop_ids(model, Stop())
-    size = len(written)
-    while size and written[size - 1] in ends:
-        size -= 1
-    return written[:size] if size and written[0] == start else [start, *written[:size]]
 
 
 def _check_numbers(max_tokens: int, temperature: float, samples: int, beams: Beams) -> None:
@@ -258,12 +237,8 @@ def _check_lengths(
 
 
 def stop_ids(model: Model, stop: Stop) -> frozenset[int]:
-    found = {_stop_id(model, token) for token in stop.tokens}
-    ends = _setting(model, "eos_token_id") if stop.model_end else None
-    for end in ends if isinstance(ends, list) else [ends]:
-        if isinstance(end, int) and 0 <= end < model.config.vocab:
-            found.add(end)
-    return frozenset(found)
+    found = frozenset(_stop_id(model, token) for token in stop.tokens)
+    return found | model.end_ids() if stop.model_end else found
 
 
 def _stop_id(model: Model, token: int | str) -> int:
@@ -288,21 +263,11 @@ def _stop_texts(model: Model, stop: Stop) -> tuple[str, ...]:
 
 def banned_ids(model: Model) -> tuple[int, ...]:
     """The single tokens that the config forbids, an encoder-decoder's padding, and ids that no word belongs to."""
-    words = _setting(model, "bad_words_ids") or []
+    words = model.setting("bad_words_ids") or []
     found = {word[0] for word in words if isinstance(word, list) and len(word) == 1}
-    padding = _setting(model, "pad_token_id")
+    padding = model.setting("pad_token_id")
     if model.config.is_encoder_decoder and isinstance(padding, int):
         found.add(padding)
     if model.tokenizer is not None:
         found |= set(range(model.tokenizer.size, model.config.vocab))
-    ends = _setting(model, "eos_token_id")
-    kept = set(ends) if isinstance(ends, list) else {ends}
-    return tuple(sorted(each for each in found - kept if 0 <= each < model.config.vocab))
-
-
-def _setting(model: Model, name: str) -> Any:
-    """What generation_config.json says, or else config.json."""
-    folder = model.origin.folder
-    own = None if folder is None else folder / "generation_config.json"
-    found = read_json(own).get(name) if own is not None and own.exists() else None
-    return model.origin.config.get(name) if found is None else found
+    return tuple(sorted(each for each in found - model.end_ids() if 0 <= each < model.config.vocab))

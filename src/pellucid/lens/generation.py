@@ -20,7 +20,7 @@ def trace_generation(
     model: Model,
     prompt: str | list[Any] | Tensor,
     tokens: int,
-    target: list[Any] | Tensor | None = None,
+    target: str | list[Any] | Tensor | None = None,
     *,
     sites: Sequence[str] | None = None,
     blocks: Sequence[int] | None = None,
@@ -30,7 +30,7 @@ def trace_generation(
     """Write so many tokens, each time the likeliest, and return the trace of the run that each came from.
 
     Every run reads the whole text so far: a cache would leave the earlier tokens out of the picture.
-    target: the first ids of an encoder-decoder's own text, such as its start token.
+    target: what an encoder-decoder has written before, as a text ("" for nothing) or as ids with its start token.
     """
     if model.config.decoder_blocks == 0 or not isinstance(model.config.head, Unembed):
         raise InputError("this model does not write text: a generation needs a decoder with the head 'unembed'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -101,7 +101,7 @@ class Trace:
 def trace(
     model: Model,
     text: str | Sequence[str] | list[Any] | Tensor,
-    target: list[Any] | Tensor | None = None,
+    target: str | Sequence[str] | list[Any] | Tensor | None = None,
     *,
     padding: list[Any] | Tensor | None = None,
     target_padding: list[Any] | Tensor | None = None,
@@ -113,7 +113,8 @@ def trace(
 ) -> Trace:
     """Run a model once and keep what was asked for.
 
-    text: a text, several texts, or ids; for an encoder-decoder the source, with the text so far as `target` ids.
+    text: a text, several texts, or ids; for an encoder-decoder the source, with what it has written as `target`.
+    target: a text begins with the model's start token, and "" is that alone; ids are read as they are.
     padding, target_padding: true (or 1) for the real ones of ids; texts need none.
     sites: names or patterns such as "decoder.*.residual.out"; all of them unless given.
     tokens: a range of the text; of an encoder-decoder's target, whose source is kept whole. Keys are kept whole too.
@@ -319,19 +320,20 @@ def read_texts(
     model: Model, text: Any, target: Any = None, padding: Any = None, target_padding: Any = None
 ) -> list[Text]:
     """What each stack reads, from texts or ids."""
-    given = [text] if isinstance(text, str) else list(text) if isinstance(text, list | tuple) else []
-    if given and isinstance(given[0], str):
-        if any(not one or not model.encode(one) for one in given):
-            raise InputError("the text is empty: give at least one token")
-        ids, real = model.batch(given)
-        source = Text(ids, None if bool(real.all()) else real)
-    else:
-        source = _of_ids(model, text, padding)
-    return [source] if target is None else [source, _of_ids(model, target, target_padding)]
+    source = _read(model, text, padding, lambda one: model.encode(one) if one else [])
+    return [source] if target is None else [source, _read(model, target, target_padding, model.encode_target)]
 
 
-def _of_ids(model: Model, given: Any, padding: Any) -> Text:
-    return Text(model.ids(given), None if padding is None else torch.as_tensor(padding, device=model.device).bool())
+def _read(model: Model, given: Any, padding: Any, encode: Callable[[str], list[int]]) -> Text:
+    texts = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
+    if not (texts and isinstance(texts[0], str)):
+        mask = None if padding is None else torch.as_tensor(padding, device=model.device).bool()
+        return Text(model.ids(given), mask)
+    encoded = [encode(one) for one in texts]
+    if not all(encoded):
+        raise InputError("the text is empty: give at least one token")
+    ids, real = model.padded(encoded)
+    return Text(ids, None if bool(real.all()) else real)
 
 
 def _words(model: Model, text: Text) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pellucid.model.config import Classify, ModelConfig, Pool, Tag, Unembed
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.bundled import is_bundled
 from pellucid.pretrained.tokenizer import Tokenizer
+from pellucid.pretrained.weights import read_json
 
 Ids = Int[Tensor, "batch length"]
 IdsLike = Int[Tensor, "*batch length"] | list[Any]
@@ -71,6 +72,41 @@ class Model:
         """The ids of a text, with the special tokens that the model expects."""
         return self._tokenizer.encode(text)
 
+    def encode_target(self, text: str) -> list[int]:
+        """What the decoder of an encoder-decoder reads once it has written a text: its start token first, and no end.
+
+        Of an empty text, the start token alone.
+        """
+        start, ends = self.start_id(), self.end_ids()
+        written = self.encode(text) if text.strip() else []
+        while written and written[-1] in ends:
+            written.pop()
+        return written if written[:1] == [start] else [start, *written]
+
+    def start_id(self) -> int:
+        """What an encoder-decoder's own text begins with."""
+        if not self.config.is_encoder_decoder:
+            raise InputError("this model reads one text and takes no target: only an encoder-decoder has both")
+        start = self.setting("decoder_start_token_id")
+        if isinstance(start, int):
+            return start
+        raise InputError(
+            "the model's config has no decoder_start_token_id, so its text cannot begin: add it to "
+            "generation_config.json in the model's folder, or give the target as ids"
+        )
+
+    def end_ids(self) -> frozenset[int]:
+        """The tokens that end a text of this model's own."""
+        ends = self.setting("eos_token_id")
+        found = ends if isinstance(ends, list) else [ends]
+        return frozenset(end for end in found if isinstance(end, int) and 0 <= end < self.config.vocab)
+
+    def setting(self, name: str) -> Any:
+        """What the generation_config.json of its folder says, or else its family's config."""
+        file = None if self.origin.folder is None else self.origin.folder / "generation_config.json"
+        found = read_json(file).get(name) if file is not None and file.exists() else None
+        return self.origin.config.get(name) if found is None else found
+
     def decode(self, ids: list[int] | Int[Tensor, " length"]) -> str:
         return self._tokenizer.decode(ids.tolist() if isinstance(ids, Tensor) else ids)
 
@@ -122,7 +158,10 @@ class Model:
         """The ids of several texts, padded on the right, and which of them are real."""
         if not texts:
             raise InputError("the list of texts is empty: give at least one")
-        encoded = [self.encode(text) for text in texts]
+        return self.padded([self.encode(text) for text in texts])
+
+    def padded(self, encoded: list[list[int]]) -> tuple[Ids, Bool[Tensor, "batch length"]]:
+        """Ids of different lengths, padded on the right, and which of them are real."""
         longest = max(len(ids) for ids in encoded)
         padded = [ids + [0] * (longest - len(ids)) for ids in encoded]
         real = [[True] * len(ids) + [False] * (longest - len(ids)) for ids in encoded]

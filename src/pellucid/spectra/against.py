@@ -30,9 +30,10 @@ from pellucid.pretrained.facade import Model
 from pellucid.spectra.baseline import derived_seed
 from pellucid.spectra.change import Against, Change, HeadChange
 from pellucid.spectra.maps import NAMES, Matrix, band_of, change_of, change_of_map, maps_of
-from pellucid.spectra.measure import Selection, Text, text_ids
+from pellucid.spectra.measure import Selection, text_ids
 from pellucid.spectra.parameters import odd_shape
 from pellucid.spectra.rank import singular_values, singular_values_of_product
+from pellucid.spectra.reading import Text
 from pellucid.spectra.watch import Place, places, watch
 
 TAUS = (0.9, 0.95, 0.99)

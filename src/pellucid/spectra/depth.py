@@ -24,12 +24,12 @@ from pellucid.pretrained.facade import Model
 from pellucid.spectra.baseline import random_twin
 from pellucid.spectra.inequality import RankBound, product_bound, sum_bound
 from pellucid.spectra.rank import TAUS, Ranks, check_matrix, distance_to_mean_row, ranks
+from pellucid.spectra.reading import Part, read
 
 # The last two words of the sites that are measured: the stream, and what is added to it.
 _STREAM = ("embedding.sum", "embedding.norm", "residual.mid", "residual.cross", "residual.out", "final.norm")
 _CHANGES = ("attention.output", "cross.output", "feed_forward.output")
 _PARTS = ("query", "key", "value", "weights", "heads")
-Given = str | list[int] | Tensor
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class DepthRanks:
 @torch.no_grad()
 def rank_through_depth(
     model: Model,
-    text: Given,
-    target: Given | None = None,
+    text: Part,
+    target: Part | None = None,
     tau: tuple[float, ...] = TAUS,
     *,
     heads: bool = True,
@@ -97,12 +97,13 @@ def rank_through_depth(
 ) -> DepthRanks:
     """The ranks of the stream and of each sublayer's output on one text, and the inequalities between them.
 
-    text: a text or its ids; for an encoder-decoder the source, with the text so far as `target`.
+    text: a text or its ids; for an encoder-decoder the source, with what it has written as `target` (words get the
+      start token).
     heads: the products of each head too. That forms every N x N matrix of a block and decomposes it (time N^3 a head):
       for thousands of tokens pass False.
     baseline_seed: the same for random weights of the same config, drawn from this seed; None for none.
     """
-    texts = [_read(model, given) for given in (text, target) if given is not None]
+    texts = read(model, text if target is None else (text, target))
     walk = _run(model.network, texts, tau, heads=heads)
     random = None
     if baseline_seed is not None:
@@ -111,14 +112,7 @@ def rank_through_depth(
     return DepthRanks(model.name, texts[-1].shape[1], tau, tuple(walk.sites), tuple(walk.bounds), random)
 
 
-def _read(model: Model, given: Given) -> Tensor:
-    ids = model.ids(model.encode(given) if isinstance(given, str) else given)
-    if ids.shape[0] != 1:
-        raise InputError(f"ranks are of one text, but {ids.shape[0]} came: call once for each")
-    return ids
-
-
-def _run(network: Transformer, texts: list[Tensor], tau: tuple[float, ...], *, heads: bool) -> _Walk:
+def _run(network: Transformer, texts: tuple[Tensor, ...], tau: tuple[float, ...], *, heads: bool) -> _Walk:
     if network.training and network.config.dropout:
         raise InputError("the network is in training mode, where dropout changes every rank: call network.eval()")
     # Weights exist on the reference kernel alone.

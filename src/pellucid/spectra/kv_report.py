@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from pellucid.errors import InputError
@@ -19,13 +19,11 @@ from pellucid.spectra.baseline import derived_seed, random_twin
 from pellucid.spectra.kv_changes import Alteration, Comparison, Int8, LowRank, WindowAndSinks, directions
 from pellucid.spectra.kv_results import CachedHead, Growth, KvReport, PartSpectrum, Room
 from pellucid.spectra.rank import ranks_of
+from pellucid.spectra.reading import Ids, Text, read
 
 LONGEST = 131_072  # tokens: where a model names no context
 TAUS = (0.9, 0.95, 0.99)
 _FEWEST = 4  # tokens: two to keep, two to read after them
-
-Ids = Int[Tensor, "1 _"]  # a source and its text differ in length
-Text = str | Sequence[int] | tuple[str | Sequence[int], str | Sequence[int]]
 
 
 def kv_report(
@@ -95,15 +93,7 @@ def _check_model(model: Model) -> None:
 
 
 def _ids(model: Model, text: Text, context: int | None) -> tuple[Ids, ...]:
-    both = model.config.is_encoder_decoder
-    if both != isinstance(text, tuple):
-        raise InputError(
-            "an encoder-decoder reads pairs (source, target): give both"
-            if both
-            else "this model reads one text, not a pair: leave the target out"
-        )
-    parts = text if isinstance(text, tuple) else (text,)
-    found = [model.ids([model.encode(part) if isinstance(part, str) else list(part)]) for part in parts]
+    found = read(model, text)
     longest = found[-1].shape[1]
     if context is not None and not _FEWEST <= context <= longest:
         raise InputError(

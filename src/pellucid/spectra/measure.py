@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,13 +18,13 @@ from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
 from pellucid.spectra.baseline import derived_seed, random_twin
 from pellucid.spectra.operator import Backend, open_operator
+from pellucid.spectra.reading import Text, read
 from pellucid.spectra.results import Head, Measured, Spectra
 from pellucid.spectra.spectrum import Effort, Method, head_spectrum, spectrum_of_matrix
 from pellucid.spectra.statistics import statistics, statistics_of_matrix
 from pellucid.spectra.watch import Place, places, watch
 
 Progress = Callable[[int, int, str], None]
-Text = str | list[int] | tuple[Any, Any]
 FORMED_LIMIT = 4096  # tokens: other mechanisms than softmax have no operator, and their matrix is formed
 
 
@@ -61,7 +60,8 @@ def spectrum(
 ) -> Spectra:
     """Every head's spectrum and statistics on each text, and the same of random weights of the same shape.
 
-    texts: words, ids, or pairs (source, target) for an encoder-decoder. context: so many tokens of each text.
+    texts: words, ids, or pairs (source, target) for an encoder-decoder; a target of words gets its start token.
+    context: so many tokens of each text.
     """
     if not texts:
         raise InputError("no text came: give at least one")
@@ -171,14 +171,8 @@ class _Work:
 
 
 def text_ids(model: Model, text: Text, context: int | None) -> tuple[Tensor, ...]:
-    """The ids of a text, or of both of a pair: the first `context` of them."""
-    both = model.config.is_encoder_decoder
-    if both != isinstance(text, tuple):
-        raise InputError(
-            "an encoder-decoder reads pairs (source, target)" if both else "this model reads one text, not a pair"
-        )
-    parts = text if isinstance(text, tuple) else (text,)
-    return tuple(_cut(model.ids([model.encode(part) if isinstance(part, str) else part]), context) for part in parts)
+    """The first `context` ids of a text, or of both of a pair."""
+    return tuple(_cut(ids, context) for ids in read(model, text))
 
 
 def _cut(ids: Tensor, context: int | None) -> Tensor:

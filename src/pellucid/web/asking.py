@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from pellucid.errors import InputError
-from pellucid.generation.request import begun
 from pellucid.model import config as c
 from pellucid.pretrained.facade import Model
 from pellucid.web.refusal import Refused, refused_by
@@ -64,7 +63,7 @@ async def on_two(request: Request, first: str, second: str, call: Callable[[Book
 def read(book: Book, asked: Asked, most: int) -> Ids:
     """The ids of the text, and of the target for an encoder-decoder; within the model and within `most` tokens."""
     config = book.model.config
-    texts = [_encode(book.model, asked.text, "text", config.source_vocab or config.vocab)]
+    texts = [_encode(book.model, asked.text, "text", config.source_vocab or config.vocab, book.model.encode)]
     if config.is_encoder_decoder:
         texts.append(_target(book.model, asked.target))
     for ids, field in zip(texts, ("text", "target"), strict=False):
@@ -98,17 +97,14 @@ def words(model: Model, ids: tuple[int, ...]) -> list[str]:
 
 
 def _target(model: Model, text: str | None) -> list[int]:
-    written = text or ""
-    found = _encode(model, written, "target", model.config.vocab) if written.strip() else []
-    if found and model.tokenizer is None:
-        return found
-    try:
-        return begun(model, found)
-    except InputError:  # its config names no start
-        return found or [0]
+    """As a trace reads it; a model that names no start token begins with its first one, or with what is given."""
+    begins = isinstance(model.setting("decoder_start_token_id"), int)
+    if text is None or not text.strip():
+        return model.encode_target("") if begins else [0]
+    return _encode(model, text, "target", model.config.vocab, model.encode_target if begins else model.encode)
 
 
-def _encode(model: Model, text: str, field: str, vocab: int) -> list[int]:
+def _encode(model: Model, text: str, field: str, vocab: int, encode: Callable[[str], list[int]]) -> list[int]:
     if not text.strip():
         raise Refused(422, "empty", "the text is empty: give at least one token", field)
     # Half of a surrogate pair is no text: JSON may carry one.
@@ -121,7 +117,7 @@ def _encode(model: Model, text: str, field: str, vocab: int) -> list[int]:
             raise Refused(422, "ids", said, field, most=vocab - 1)
         return found
     try:
-        found = model.encode(text)
+        found = encode(text)
     except InputError as error:
         if vocab > FEW:
             raise refused_by(error, "not_encodable", field) from None

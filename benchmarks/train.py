@@ -22,12 +22,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.record import record
+from pellucid.model.flops import flops_per_token
 from pellucid.model.presets import gpt2
 from pellucid.model.transformer import Transformer
 from pellucid.training.batches import Batch
 from pellucid.training.config import RunConfig
 from pellucid.training.distributed import World
-from pellucid.training.loop import Loop, Work, flops_per_token
+from pellucid.training.loop import Loop, Work
 from pellucid.training.order import Position
 
 PEAK = 989e12

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pellucid.errors import ConfigError
 from pellucid.model import config as c
-from pellucid.model.flops import decode_flops
+from pellucid.model.flops import decode_flops, flops_per_token
 from pellucid.model.transformer import Transformer
 
 
@@ -90,3 +90,16 @@ def test_a_windowed_encoder_sees_its_window_on_both_sides() -> None:
 def test_what_never_takes_a_step_is_refused() -> None:
     with pytest.raises(ConfigError, match="only causal decoders"):
         decode_flops(config(causal=False), 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"key_value_heads": 2}, {"feed_forward": c.Gated(hidden=12)}, {"head": c.Unembed(tied=False)}],
+    ids=["plain", "grouped", "gated", "untied"],
+)
+def test_learning_from_a_token_is_what_pytorch_counts(changes: dict[str, Any]) -> None:
+    own = config(**changes)
+    network = Transformer(own, kernel="reference", seed=0)
+    with FlopCounterMode(display=False) as counter:
+        network(torch.randint(11, (3, 6))).sum().backward()
+    assert 3 * 6 * flops_per_token(own, 6) == counter.get_total_flops()

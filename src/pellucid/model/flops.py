@@ -1,13 +1,34 @@
-"""How much arithmetic writing a token takes: two operations for each multiply-add of a matrix product.
+"""How much arithmetic a token takes, written or learned from: two operations for each multiply-add of a matrix product.
 
-What is done number by number (norms, softmax, activations, rotations, the sums under linear attention) is left out, and
-so are scores that the mask hides.
+What is done number by number (norms, softmax, activations, rotations, the sums under linear attention) is left out.
+`decode_flops` counts what writing needs: no scores that the mask hides. `flops_per_token` counts training as the share
+of a GPU's peak is commonly given (MFU): with the whole square of scores, and the backward pass as twice the forward.
 """
 
 from __future__ import annotations
 
+import torch
+
 from pellucid.errors import ConfigError
 from pellucid.model import config as c
+from pellucid.model.transformer import Transformer
+
+
+def flops_per_token(config: c.ModelConfig, context: int) -> float:
+    """Learning from a token of a text of this length, forward and backward.
+
+    6 per weight of a matrix, and 12 x blocks x width x context for the scores and their mixtures.
+    """
+    with torch.device("meta"):
+        network = Transformer(config)
+    tables = {id(network.tokens.weight)} if _is_looked_up_only(config) else set()
+    weights = sum(each.numel() for each in network.parameters() if each.dim() >= 2 and id(each) not in tables)
+    blocks = config.encoder_blocks + config.decoder_blocks
+    return 6.0 * weights + 12.0 * blocks * config.heads * config.key_width * context
+
+
+def _is_looked_up_only(config: c.ModelConfig) -> bool:
+    return not (isinstance(config.head, c.Unembed) and config.head.tied)
 
 
 def decode_flops(

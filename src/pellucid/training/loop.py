@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pellucid.errors import ConfigError, PellucidError
-from pellucid.model import config as m
+from pellucid.model.flops import flops_per_token
 from pellucid.model.transformer import Transformer
 from pellucid.training import checkpoint
 from pellucid.training.batches import Batch, Source, ahead, dealt
@@ -312,20 +312,6 @@ def whole_tensors(network: Transformer) -> dict[str, Tensor]:
 def seed_of(seed: int, step: int, part: int) -> int:
     """What dropout is drawn from: the same for a part of a step in whichever process it runs, and after a resume."""
     return int.from_bytes(blake2b(f"{seed}/{step}/{part}".encode(), digest_size=7).digest(), "big")
-
-
-def flops_per_token(config: m.ModelConfig, context: int) -> float:
-    """6 per weight of a matrix, and 12 x blocks x width x context for the scores and their mixtures."""
-    with torch.device("meta"):
-        network = Transformer(config)
-    tables = {id(network.tokens.weight)} if _is_looked_up_only(config) else set()
-    weights = sum(each.numel() for each in network.parameters() if each.dim() >= 2 and id(each) not in tables)
-    blocks = config.encoder_blocks + config.decoder_blocks
-    return 6.0 * weights + 12.0 * blocks * config.heads * config.key_width * context
-
-
-def _is_looked_up_only(config: m.ModelConfig) -> bool:
-    return not (isinstance(config.head, m.Unembed) and config.head.tied)
 
 
 def peak_of(device: torch.device) -> float | None:

@@ -32,7 +32,7 @@ from pellucid.training.evaluate import evaluate
 from pellucid.training.loop import Loop
 from pellucid.training.optimizer import trained_parameters
 from pellucid.training.progress import Reporter
-from pellucid.training.run import _model, _prepared, train
+from pellucid.training.run import model_for, prepared_for, train
 
 TRAIN, VALID, TEST = "en_ewt-ud-train.rebuilt.conllu.gz", "en_ewt-ud-dev.conllu", "en_ewt-ud-test.conllu"
 TAGGED, MARK = "tagged.conllu", "# text = "
@@ -181,8 +181,8 @@ def frozen(base: Model, run: RunConfig) -> Model:
     folder, world = Path(run.output.folder), World(torch.device("cpu"))
     folder.mkdir(parents=True, exist_ok=True)
     report = Reporter(folder, run.schedule.steps, quiet=True)
-    prepared = _prepared(run, base, folder, world, report)
-    model, _ = _model(run, base, prepared, world)
+    prepared = prepared_for(run, base, folder, world, report)
+    model, _ = model_for(run, base, prepared, world)
     model.network.requires_grad_(False)
     model.network.head.requires_grad_(True)
     source = Source(prepared.train, run, prepared.words, training=True)

@@ -15,7 +15,7 @@ from pellucid.training.data import IGNORED, prepare
 from pellucid.training.distributed import World
 from pellucid.training.loop import Loop
 from pellucid.training.objective import chunked_cross_entropy, plain_cross_entropy
-from pellucid.training.run import _model
+from pellucid.training.run import model_for
 from tests.training.runs import run_of, stories, tagging_run, translation_run
 
 
@@ -72,7 +72,7 @@ def gradients(run: RunConfig, folder: Path, size: int = 1) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     totals = []
     for rank in range(size):
-        network = _model(run, None, prepared, World(torch.device("cpu")))[0].network.double()
+        network = model_for(run, None, prepared, World(torch.device("cpu")))[0].network.double()
         loop = Loop(
             run,
             World(torch.device("cpu")),

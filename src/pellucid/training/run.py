@@ -87,8 +87,8 @@ def train(
 
 def _train(config: RunConfig, base: Model | None, folder: Path, world: World, report: Reporter) -> Trained:
     start = time.perf_counter()
-    prepared = _prepared(config, base, folder, world, report)
-    model, new = _model(config, base, prepared, world)
+    prepared = prepared_for(config, base, folder, world, report)
+    model, new = model_for(config, base, prepared, world)
     notes = (*prepared.notes, *adapt(model, config, new))
     for note in notes:
         report.say(note)
@@ -177,7 +177,8 @@ def _done(config: RunConfig, identity: dict[str, Any], folder: Path) -> Trained 
 # --- what is trained ---
 
 
-def _prepared(config: RunConfig, base: Model | None, folder: Path, world: World, report: Reporter) -> Prepared:
+def prepared_for(config: RunConfig, base: Model | None, folder: Path, world: World, report: Reporter) -> Prepared:
+    """The tokenised data of a run, which the first process makes while the others wait."""
     known = None if base is None else _known(config, base)
     data = data_folder(config, folder, known)
     if world.is_first:
@@ -193,7 +194,7 @@ def _known(config: RunConfig, base: Model) -> Base:
     return Base(base.tokenizer.pipeline, marks, base.labels)
 
 
-def _model(config: RunConfig, base: Model | None, prepared: Prepared, world: World) -> tuple[Model, tuple[str, ...]]:
+def model_for(config: RunConfig, base: Model | None, prepared: Prepared, world: World) -> tuple[Model, tuple[str, ...]]:
     """What is trained, where it is trained, and the parameters that the model to fine-tune did not have."""
     labels, kernel = prepared.labels, config.compute.kernel
     tokenizer = FastTokenizer(prepared.words.pipeline, (prepared.folder / FILE,))

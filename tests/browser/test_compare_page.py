@@ -59,6 +59,22 @@ def test_swapping_turns_the_difference_round(visit: Visit) -> None:  # noqa: F81
     assert after == [swapped.get(cell[0], cell[0]) + cell[1:] for cell in before]
 
 
+def test_the_second_model_is_there_again_after_another_tab(visit: Visit) -> None:  # noqa: F811
+    page = visit("compare", lang="en", at=3, model="ids", text="1 2 3 4 5", other="linear")
+    page.locator("#field-other").select_option("alibi")
+    until(page, lambda: "other=alibi" in state(page))
+    for view in ("trace", "compare"):
+        page.locator(f"#tabs a[href^='#/{view}?']").click()
+        ready(page, view)
+        assert "other=alibi" in state(page)
+        assert "at=3" not in state(page)
+    assert page.locator("#field-other").input_value() == "alibi"
+    page.go_back()
+    page.go_back()
+    ready(page, "compare")
+    assert page.locator("#field-other").input_value() == "alibi"
+
+
 def test_the_same_model_twice(visit: Visit) -> None:  # noqa: F811
     page = visit("compare", lang="en", **{**WORDS, "other": "words"})
     assert "exactly zero" in page.locator("p.same").inner_text()

@@ -3,7 +3,7 @@
 import { get, post, Problem } from "./api.js";
 import { h, put } from "./dom.js";
 import { usePalettes } from "./heat.js";
-import { address, change, read } from "./state.js";
+import { address, change, KEPT, read } from "./state.js";
 import { browserLanguage, has, LANGUAGES, refusal, speak, t } from "./words.js";
 
 const COMMON = ["view", "model", "text", "target", "lang"];
@@ -112,7 +112,7 @@ function about(model) {
 }
 
 function navigation(state) {
-  const common = Object.fromEntries(Object.entries(state).filter(([key]) => COMMON.includes(key) || key === "theme"));
+  const common = Object.fromEntries(Object.entries(state).filter(([key]) => KEPT.includes(key)));
   tabs.setAttribute("aria-label", t("top.views"));
   tabs.replaceChildren(...start.views.map((view) => h("a", { href: address({ ...common, view }), "aria-current": view === state.view && "page" }, t(`view.${view}`))));
 }

@@ -1,6 +1,7 @@
 // The whole state of the page is its address: #/view?model=...&text=...&...  Whoever opens it sees the same.
 
-const HERE = ["model", "text", "target", "lang", "theme"];
+/** What goes along from view to view: what all of them show, and the second model, which one may come back to. */
+export const KEPT = ["model", "text", "target", "other", "lang", "theme"];
 
 export function read() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
@@ -18,7 +19,7 @@ export function address({ view, ...rest }) {
 export function change(changes, { replace = false } = {}) {
   const old = read();
   const kept = changes.view && changes.view !== old.view
-    ? Object.fromEntries(Object.entries(old).filter(([key]) => HERE.includes(key)))
+    ? Object.fromEntries(Object.entries(old).filter(([key]) => KEPT.includes(key)))
     : old;
   const next = address({ ...kept, ...changes });
   if (next === location.hash) return;

@@ -11,6 +11,7 @@ import pytest
 from pellucid.figures.gallery import GALLERY
 from pellucid.spectra.measure import spectrum
 from pellucid.spectra.results import Head
+from pellucid.web import head_grid
 from pellucid.web.payloads import LARGEST
 from pellucid.web.views import spectra as subject
 from tests.spectra.made_up import spectra as made_up
@@ -58,7 +59,7 @@ def test_a_chart_holds_what_was_measured(web: TestClient, figure: str) -> None:
 def test_nothing_is_measured_for_a_chart(web: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     body = {"model": "words", "text": "a dog ran over the green hill"}
     unpack(web.post("/api/spectra", json=body))
-    monkeypatch.delattr(subject, "spectrum")
+    monkeypatch.delattr(head_grid, "spectrum")
     for figure in FIGURES:
         assert defined(web, figure, body["text"])["hconcat"]
 

@@ -16,12 +16,12 @@ from pellucid.pretrained.facade import Model
 from pellucid.spectra.measure import spectrum
 from pellucid.spectra.spectrum import Effort
 from pellucid.spectra.watch import Place
+from pellucid.web import head_grid
 from pellucid.web.low_rank import open_head, run_at
 from pellucid.web.payloads import LARGEST
 from pellucid.web.security import Address, Limits
 from pellucid.web.server import create_app
 from pellucid.web.shelf import Book
-from pellucid.web.views import spectra as subject
 from pellucid.web.work import Lane
 from tests.web.serving import BASE, PORT, WORDS, TestClient, random_model, unpack, with_words
 
@@ -227,5 +227,5 @@ def test_the_library_says_why_there_is_no_spectrum(web: TestClient, monkeypatch:
     def blind(*arguments: Any, **options: Any) -> Any:
         raise InputError("every query of this head may look at nothing")
 
-    monkeypatch.setattr(subject, "spectrum", blind)
+    monkeypatch.setattr(head_grid, "spectrum", blind)
     assert "nothing" in refused(web, "", asked("relu", "1 2 3 4 5 6 7"), "text", "no_spectrum")

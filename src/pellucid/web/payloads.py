@@ -13,6 +13,7 @@ import json
 from typing import Any
 
 import numpy as np
+import torch
 from fastapi import Response
 from numpy.typing import NDArray
 
@@ -24,6 +25,8 @@ Array = NDArray[Any]
 LARGEST = 2_000_000
 # So many numbers are sent with all their digits.
 EXACT = 1 << 13
+POINTS = 256  # of a curve
+FLOOR = 1e-5  # of a curve's first value: what is smaller holds no energy that an axis could show
 _HALF = float(np.finfo(np.float16).max)
 
 
@@ -70,6 +73,16 @@ def step_values(step: Step, budget: int) -> tuple[Array, int, int]:
     return compact(np.stack([pooled(part, rows_each, columns_each) for part in found])), rows_each, columns_each
 
 
+def head_values(step: Step, head: int) -> Array:
+    """The weights of one head; NaN where the mask hides."""
+    values: Array = step.value[0, head].float().cpu().numpy()
+    scores = [name for name in step.inputs if name.endswith(".scores")]
+    if not scores:
+        return values
+    hidden = (step.recorded[scores[0]][0, head] == -torch.inf).cpu().numpy()
+    return np.where(hidden, np.nan, values)
+
+
 def pooled(values: Array, rows_each: int, columns_each: int) -> Array:
     """The mean of the visible numbers of each rectangle; NaN where none is."""
     if rows_each == columns_each == 1:
@@ -81,3 +94,15 @@ def pooled(values: Array, rows_each: int, columns_each: int) -> Array:
     count = (~hidden).sum((1, 3))
     total: Array = np.where(hidden, 0, cells).sum((1, 3))
     return np.where(count == 0, np.nan, total / np.maximum(count, 1))
+
+
+def points(longest: int) -> Array:
+    """The places of a curve that are drawn: all of a short one, fewer and fewer along a long one."""
+    return np.unique(np.geomspace(1, longest, POINTS).round().astype(int)) - 1
+
+
+def thinned(values: tuple[float, ...], index: Array) -> Array:
+    whole = np.full(int(index[-1]) + 1, np.nan, np.float32)
+    whole[: len(values)] = values
+    whole[whole < FLOOR * values[0]] = np.nan
+    return np.asarray(whole[index])

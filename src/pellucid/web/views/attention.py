@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from fastapi import APIRouter, Request
 from pydantic import Field
 
@@ -18,7 +17,7 @@ from pellucid.lens.trace import trace as run
 from pellucid.lens.view import allowed, readable
 from pellucid.model import config as c
 from pellucid.web.asking import Asked, Ids, extended, lists, on_model, read, words
-from pellucid.web.payloads import Array, Packed, pooled
+from pellucid.web.payloads import Array, Packed, head_values, pooled
 from pellucid.web.refusal import Refused, refused_by
 from pellucid.web.shelf import Book
 from pellucid.web.work import Job
@@ -177,16 +176,6 @@ def _thumbnails(steps: tuple[Step, ...], heads: int, side: int) -> Array:
             small = pooled(whole, *(-(-size // side) for size in whole.shape))
             found[place, head, : small.shape[0], : small.shape[1]] = small
     return found
-
-
-def head_values(step: Step, head: int) -> Array:
-    """The weights of one head; NaN where the mask hides."""
-    values: Array = step.value[0, head].float().cpu().numpy()
-    scores = [name for name in step.inputs if name.endswith(".scores")]
-    if not scores:
-        return values
-    hidden = (step.recorded[scores[0]][0, head] == -torch.inf).cpu().numpy()
-    return np.where(hidden, np.nan, values)
 
 
 def _one(step: Step, head: int) -> Array:

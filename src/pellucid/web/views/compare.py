@@ -27,12 +27,11 @@ from pellucid.spectra.parameters import (
 from pellucid.spectra.rank import singular_values
 from pellucid.spectra.watch import Place, places
 from pellucid.web.asking import Asked, Ids, lists, on_two, read, words
+from pellucid.web.head_grid import grid_of, measured
 from pellucid.web.low_rank import relative, site_of
-from pellucid.web.payloads import Array, Packed, compact
+from pellucid.web.payloads import Array, Packed, compact, head_values, points, thinned
 from pellucid.web.refusal import Refused, refused_by
 from pellucid.web.shelf import Book
-from pellucid.web.views.attention import head_values
-from pellucid.web.views.spectra import grid_of, measured, points, thinned
 from pellucid.web.work import Job
 
 router = APIRouter(prefix="/api/compare")

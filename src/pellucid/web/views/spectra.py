@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
@@ -12,14 +12,13 @@ from pydantic import Field
 
 from pellucid.errors import InputError
 from pellucid.lens.outcome import outcome
-from pellucid.spectra.measure import spectrum
-from pellucid.spectra.results import Head, Measured, Spectra
-from pellucid.spectra.spectrum import Effort, Method
+from pellucid.spectra.results import Head
 from pellucid.spectra.truncation import truncate
 from pellucid.spectra.watch import Place, places
-from pellucid.web.asking import Asked, Ids, on_model, read, words
-from pellucid.web.low_rank import EXACT, Opened, is_exact, open_head, relative, run_at, site_of
-from pellucid.web.payloads import LARGEST, Array, Packed, compact
+from pellucid.web.asking import Asked, Ids, on_model, read
+from pellucid.web.head_grid import grid_of, heads_at, measured
+from pellucid.web.low_rank import EXACT, Opened, open_head, relative, run_at
+from pellucid.web.payloads import LARGEST, Array, Packed, compact, points, thinned
 from pellucid.web.refusal import Refused, refused_by
 from pellucid.web.shelf import Book
 from pellucid.web.work import Job
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
 router = APIRouter(prefix="/api/spectra")
 
 TOKENS = 4096
-TAUS = (0.9, 0.99)
-POINTS = 256  # of a curve
-FLOOR = 1e-5  # of the largest singular value: what is smaller holds no energy that an axis could show
-STATISTICS = ("stable", "entropy", "sink")
 Drawn = Literal["sinks", "looks", "decays"]  # of the gallery, what the grid and the curves do not show
 
 
@@ -89,7 +84,7 @@ async def head(asked: AskedHead, request: Request) -> Packed:
     def call(book: Book, job: Job) -> Packed:
         ids = read(book, asked, TOKENS)
         _place(book, asked)
-        beside = _heads(measured(book, ids, job), book, asked.place)
+        beside = heads_at(measured(book, ids, job), book, asked.place)
         opened = _opened(book, ids, asked, job)
         said = {
             "site": opened.site,
@@ -130,20 +125,6 @@ def _gallery() -> dict[str, Figure]:
     return GALLERY
 
 
-def measured(book: Book, ids: Ids, job: Job) -> Spectra:
-    return book.keep(("spectra", ids), lambda: _measure(book, ids, job))
-
-
-def _measure(book: Book, ids: Ids, job: Job) -> Spectra:
-    job.expect(2 * len(places(book.model.network)) * book.model.config.heads)
-    text: Any = tuple(list(one) for one in ids) if len(ids) > 1 else list(ids[0])
-    method: Method = "dense" if is_exact(book, ids) else "free"
-    try:
-        return spectrum(book.model, text, effort=Effort(tau=TAUS), method=method, progress=job.report)
-    except InputError as error:
-        raise refused_by(error, "no_spectrum", "text", exact=EXACT) from None
-
-
 def _place(book: Book, asked: AskedHead) -> Place:
     known = list(places(book.model.network))
     if asked.place >= len(known) or asked.head >= book.model.config.heads:
@@ -159,42 +140,6 @@ def _opened(book: Book, ids: Ids, asked: AskedHead, job: Job) -> Opened:
         raise refused_by(error, "no_spectrum", "text", exact=EXACT) from None
 
 
-def _heads(measured: Spectra, book: Book, place: int) -> tuple[Head, ...]:
-    """Heads come place by place."""
-    count = book.model.config.heads
-    return measured.heads[place * count : (place + 1) * count]
-
-
-def grid_of(book: Book, ids: Ids, found: Spectra) -> tuple[dict[str, Any], dict[str, Array]]:
-    """What the grid's rows and columns are, and the numbers of every head in the order of `names`."""
-    known = list(places(book.model.network))
-    firsts = [_heads(found, book, row)[0] for row in range(len(known))]
-    said = {
-        "tokens": words(book.model, ids[-1]),
-        "source": words(book.model, ids[0]) if len(ids) > 1 else None,
-        "places": [
-            {"site": site_of(place), **vars(place), "queries": first.tokens, "keys": first.keys}
-            for place, first in zip(known, firsts, strict=True)
-        ],
-        "heads": book.model.config.heads,
-        "tau": TAUS,
-        "names": [*(f"rank_{tau}_{end}" for tau in TAUS for end in ("low", "high")), *STATISTICS],
-        "method": firsts[0].measured.spectrum.method,
-    }
-    shape = (len(known), book.model.config.heads, -1)
-    own = np.array([_numbers(one.measured) for one in found.heads], np.float32).reshape(shape)
-    random = np.array([_numbers(one.baseline) for one in found.heads], np.float32).reshape(shape)
-    return said, {"own": own, "baseline": random}
-
-
-def _numbers(found: Measured | None) -> list[float]:
-    """In the order of `names`."""
-    assert found is not None
-    ends = [float(end) for tau in TAUS for end in found.spectrum.effective[tau]]
-    known = {**found.statistics.to_json(), "stable": found.spectrum.stable}
-    return [*ends, *(known[name] for name in STATISTICS)]
-
-
 def _curves(heads: tuple[Head, ...], chosen: int) -> dict[str, Array]:
     """The singular values of the heads, thinned out where they are many; NaN where one has fewer."""
     twin = heads[chosen].baseline
@@ -207,15 +152,3 @@ def _curves(heads: tuple[Head, ...], chosen: int) -> dict[str, Array]:
         "values": np.stack([thinned(values, index) for values in every]),
         "baseline": thinned(twin.spectrum.values, index),
     }
-
-
-def points(longest: int) -> Array:
-    """The places of a curve that are drawn: all of a short one, fewer and fewer along a long one."""
-    return np.unique(np.geomspace(1, longest, POINTS).round().astype(int)) - 1
-
-
-def thinned(values: tuple[float, ...], index: Array) -> Array:
-    whole = np.full(int(index[-1]) + 1, np.nan, np.float32)
-    whole[: len(values)] = values
-    whole[whole < FLOOR * values[0]] = np.nan
-    return np.asarray(whole[index])

@@ -192,7 +192,7 @@ def test_the_worked_example_of_note_000() -> None:
 
 def test_a_text_is_needed_and_one_only() -> None:
     model = build(preset("tiny-gpt2"))
-    with pytest.raises(InputError, match="one text, but 2"):
+    with pytest.raises(InputError, match="one text is measured at a time, but 2 came"):
         rank_through_depth(model, torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(InputError, match="empty"):
         rank_through_depth(model, [])
@@ -200,7 +200,7 @@ def test_a_text_is_needed_and_one_only() -> None:
         rank_through_depth(model, "words")
     with pytest.raises(InputError, match="empty"):
         rank_through_depth(with_words(model), "")
-    with pytest.raises(InputError, match="both texts"):
+    with pytest.raises(InputError, match="give both"):
         rank_through_depth(build(preset("tiny-t5")), [1, 2])
     with pytest.raises(InputError, match="strictly between"):
         rank_through_depth(model, [1, 2], tau=(1.0,))

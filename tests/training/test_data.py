@@ -21,7 +21,7 @@ from pellucid.training.formats import Faults, Row, rows_of
 from pellucid.training.order import Order, Position
 from pellucid.training.shards import Store, Writer
 from pellucid.training.tokenizers import build, given
-from tests.training.processes import outside, together
+from tests.training.processes import outside, together, whole
 from tests.training.runs import run_of, stories, tagging_run, translation_run
 
 LM, PAIRS, TAGS, KINDS = c.LanguageModel(), c.Translation(), c.Tagging(), c.Classification()
@@ -181,11 +181,17 @@ def test_runs_that_start_at_one_moment_share_a_cache(tmp_path: Path) -> None:
     assert found["codes"] == [0, 0, 0, 0]
     (folder,) = {data_folder(run, Path(run.output.folder)) for run in runs}
     assert sorted(path.name for path in cache.iterdir()) == [f".{folder.name}.lock", folder.name]
-    whole = prepare(run_of(tmp_path, file), tmp_path / "data")
-    shared, size = open_prepared(folder), whole.train.total("ids")
-    assert (shared.train.stream("ids", 0, size) == whole.train.stream("ids", 0, size)).all()
+    alone, shared = prepare(run_of(tmp_path, file), tmp_path / "data").train, open_prepared(folder).train
+    size = alone.total("ids")
+    assert (shared.stream("ids", 0, size) == alone.stream("ids", 0, size)).all()
     models = [(tmp_path / f"run-{k}/out/model/model.safetensors").read_bytes() for k in range(4)]
     assert len(set(models)) == 1
+
+
+def test_the_processes_of_one_run_share_a_cache(tmp_path: Path) -> None:
+    parts = {"data": {"cache": str(tmp_path / "cache")}, "schedule": {"steps": 1, "warmup": 0}}
+    (found,) = outside(whole(run_of(tmp_path, stories(tmp_path), **parts), processes=2), folder=tmp_path)
+    assert found["codes"] == [0, 0]
 
 
 def test_a_run_waits_for_the_one_that_tokenises_and_clears_what_a_dead_one_left(tmp_path: Path) -> None:

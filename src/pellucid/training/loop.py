@@ -17,6 +17,7 @@ from pellucid.errors import ConfigError, PellucidError
 from pellucid.model import config as m
 from pellucid.model.transformer import Transformer
 from pellucid.training import checkpoint
+from pellucid.training.activation import keep_slopes
 from pellucid.training.batches import Batch, Source, ahead, dealt
 from pellucid.training.config import Classification, MaskedLanguageModel, RunConfig, Tagging, Translation
 from pellucid.training.distributed import Spread, World
@@ -73,11 +74,14 @@ class Loop:
         smoothing = run.task.smoothing if isinstance(run.task, Translation | Tagging | Classification) else 0.0
         if run.compute.join:
             join_projections(network)
+        if world.device.type == "cpu" and not run.compute.compile:
+            keep_slopes(network)
         guesses = isinstance(run.task, MaskedLanguageModel)
         self.objective = Objective(network, smoothing, run.compute.chunk, guesses=guesses).train()
         self.spread = Spread(self.objective, world, run.compute)
         if self.spread.sharded and run.record.points:
             raise ConfigError("record needs whole weights: set record.points to 0, or compute.strategy to ddp")
+        self.trained = list(trained_parameters(network).values())
         self.optimizer = build_optimizer(network, run.optimizer)
         self.mean = RunningMean(network, run.optimizer.average)
         self.recorder = Recorder(run, network, valid or train, folder)

@@ -133,7 +133,7 @@ class Loop:
         share = self.world.size / self.world.total(counted)  # gradients of many processes are averaged
         for place, (number, batch) in enumerate(work.parts):
             self.spread.sync(place == len(work.parts) - 1)
-            torch.manual_seed(seed_of(self.run.seed, self.step, number))
+            self._draw_from(seed_of(self.run.seed, self.step, number))
             with self._autocast():
                 loss, _ = self.spread.call(**arguments(batch.to(self.world.device)))
             (loss * share).backward()
@@ -146,10 +146,19 @@ class Loop:
         self.meter.tokens += sum(batch.tokens for _, batch in work.parts)
         self.bad |= ~(torch.isfinite(norm) & torch.isfinite(loss.detach()))
 
+    def _draw_from(self, seed: int) -> None:
+        if self.world.device.type == "cpu":
+            torch.default_generator.manual_seed(seed)  # the plain call notes down who asked, for GPUs that may come
+        else:
+            torch.manual_seed(seed)
+
     def _clip(self) -> Tensor:
+        """Gives the norm before. A CPU leaves a short gradient alone; to ask a GPU about it would be to wait for it."""
         limit = self.run.optimizer.clip or float("inf")
-        norm: Any = torch.nn.utils.clip_grad_norm_(self.network.parameters(), limit)
+        norm: Any = torch.nn.utils.get_total_norm([each.grad for each in self.trained if each.grad is not None])
         whole: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        if self.world.device.type != "cpu" or not float(whole) + 1e-6 <= limit:  # the 1e-6 is PyTorch's
+            torch.nn.utils.clip_grads_with_norm_(self.trained, limit, norm)
         return whole
 
     def _autocast(self) -> AbstractContextManager[Any]:

@@ -42,6 +42,14 @@ def test_far_from_zero_it_is_flat_or_the_identity(x: float) -> None:
     assert slope.item() == (0.5 if x == 0 else float(x > 0))
 
 
+def test_a_second_pass_back_is_refused() -> None:
+    x = torch.randn(9, requires_grad=True)
+    value = gelu_tanh(x).sum()
+    value.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        value.backward()
+
+
 def test_any_layout_will_do() -> None:
     x = torch.randn(6, 5, 4)
     for turned in (x.transpose(0, 2), x[::2], x[:0]):

@@ -1,6 +1,6 @@
 """GELU for learning on a CPU: its slope is formed beside its value, and both from one sigmoid, which is fast.
 
-PyTorch takes a tanh forth and another back, and its tanh costs as much as six sigmoids.
+PyTorch takes a tanh forth and another back; its tanh costs as much as six sigmoids.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class _WithSlope(torch.autograd.Function):
         linear, one = x.new_tensor(LINEAR), x.new_tensor(1.0)
         parts = (torch.split(each.view(-1), NUMBERS) for each in (x, value, slope))
         for part, its_value, its_slope in zip(*parts, strict=True):
-            s = torch.addcmul(linear, part, part, value=CUBIC).mul_(part).sigmoid_()
+            s = torch.addcmul(linear, part, part, value=CUBIC, out=its_slope).mul_(part).sigmoid_()
             torch.mul(part, s, out=its_value)
-            steepness = torch.addcmul(linear, part, part, value=3 * CUBIC).mul_(its_value)
-            torch.lerp(s, one, steepness, out=its_slope)
+            s.lerp_(one, torch.addcmul(linear, part, part, value=3 * CUBIC).mul_(its_value))
         ctx.save_for_backward(slope)
         return value
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Written over the slope: new memory costs more than the product. A second pass back is refused by PyTorch."""
         (slope,) = ctx.saved_tensors
-        return gradient * slope
+        return slope.mul_(gradient)
 
 
 def keep_slopes(network: Transformer) -> int:

@@ -19,7 +19,6 @@ from pellucid.model import config as c
 from pellucid.model.presets import PRESETS, preset
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
-from pellucid.spectra import measure
 from pellucid.spectra.baseline import derived_seed
 from pellucid.spectra.measure import Selection, Share, on_cpu, spectrum
 from pellucid.spectra.spectrum import Effort, spectrum_of_matrix
@@ -131,7 +130,7 @@ def test_free_agrees_with_dense(name):
 def test_small_heads_are_measured_from_their_matrix_as_large_ones_from_products(name, monkeypatch):
     model = model_of(name)
     small = spectrum(model, text_of(model), effort=ALL, baseline=False)
-    monkeypatch.setattr(measure, "SMALL", 8)
+    monkeypatch.setattr("pellucid.spectra.watch.SMALL", 4)
     large = spectrum(model, text_of(model), effort=ALL, baseline=False)
     for found, wanted in zip(small.heads, large.heads, strict=True):
         ours, theirs = found.measured, wanted.measured

@@ -23,11 +23,10 @@ from pellucid.spectra.operator import Backend, open_operator
 from pellucid.spectra.results import Head, Measured, Spectra
 from pellucid.spectra.spectrum import Effort, Method, head_spectrum, spectrum_of_matrix
 from pellucid.spectra.statistics import statistics, statistics_of_matrix
-from pellucid.spectra.watch import Place, places, watch
+from pellucid.spectra.watch import Place, is_small, places, watch
 
 Progress = Callable[[int, int, str], None]
 Text = str | list[int] | tuple[Any, Any]
-SMALL = 512  # queries or keys: a CPU is done with such a matrix before a GPU has been told all it should do
 FORMED_LIMIT = 4096  # tokens: other mechanisms than softmax have no operator, and their matrix is formed
 
 
@@ -120,7 +119,7 @@ class _Work:
 
     def _run_streamed(self, network: Transformer, texts: tuple[Tensor, ...], index: int, found: list[Head]) -> None:
         def seen(place: Place, query: Query, key: Key, scale: float, view: View) -> None:
-            small = self.backend == "auto" and self.method != "free" and max(view.queries, view.keys) <= SMALL
+            small = self.backend == "auto" and self.method != "free" and is_small(view)
             if small:
                 query, key, view = query.cpu(), key.cpu(), on_cpu(view)
             for head in self._own(place, index):
@@ -146,11 +145,10 @@ class _Work:
         formed = network.with_kernel("reference")
 
         def seen(place: Place, weights: Tensor) -> None:
-            weights = weights.cpu() if max(weights.shape[-2:]) <= SMALL else weights
+            view = View(weights.shape[-2], weights.shape[-1], weights.device)
+            weights = weights.cpu() if is_small(view) else weights
             for head in self._own(place, index):
-                matrix = weights[0, head]
-                view = View(matrix.shape[0], matrix.shape[1], matrix.device)
-                self._add(found, place, head, index, self._of_matrix(matrix), view)
+                self._add(found, place, head, index, self._of_matrix(weights[0, head]), view)
 
         hooks = [
             attention.weights.register_forward_hook(lambda module, inputs, value, place=place: seen(place, value))

@@ -22,7 +22,7 @@ CUBIC = 0.044715 * LINEAR
 
 
 def gelu_tanh(x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-    """x s(z), z = LINEAR x + CUBIC x^3, s the sigmoid. PyTorch's own where nothing is learned, and but in float32."""
+    """x s(z), z = LINEAR x + CUBIC x^3, s the sigmoid. Where nothing is learned, or not in float32: PyTorch's own."""
     if not (x.requires_grad and torch.is_grad_enabled() and x.dtype == torch.float32):
         return functional.gelu(x, approximate="tanh")
     apply: Any = _WithSlope.apply  # untyped in torch

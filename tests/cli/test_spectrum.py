@@ -142,15 +142,15 @@ def test_a_text_may_be_piped_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("after", [0, 3, 10])
 def test_an_interruption_keeps_what_was_measured(folder: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     seen: list[int] = []
-    original = measure.statistics
+    original = measure.statistics_of_matrix
 
-    def interrupted(operator: Any) -> Any:
+    def interrupted(matrix: Any) -> Any:
         seen.append(1)
         if len(seen) > after:
             raise KeyboardInterrupt
-        return original(operator)
+        return original(matrix)
 
-    monkeypatch.setattr(measure, "statistics", interrupted)
+    monkeypatch.setattr(measure, "statistics_of_matrix", interrupted)
     result = run("spectrum", folder / "gpt2", "--ids", folder / "ids.json", "--json")
     assert result.returncode == 130
     assert f"stopped: {min(after, 8)} heads" in result.stderr

@@ -156,3 +156,19 @@ def test_nor_on_whether_activations_are_computed_again_or_maps_joined(tmp_path: 
         changed = {"model": {**MODEL, "position": {"kind": position}}, "compute": {"device": "cpu", **compute}}
         found.append(gradients(RunConfig(**{**run.model_dump(), **changed}), tmp_path))
     close(found[1], found[0])
+
+
+# --- clipping ---
+
+
+def test_a_long_gradient_is_cut_to_the_limit_and_a_short_one_left_alone(tmp_path: Path) -> None:
+    def clipped(limit: float) -> dict[str, Tensor]:
+        run = whole_of(tmp_path, "documents")
+        return gradients(RunConfig(**{**run.model_dump(), "optimizer": {"clip": limit}}), tmp_path)
+
+    whole = clipped(0)
+    norm = float(torch.stack([each.norm() for each in whole.values()]).norm())
+    for limit in (2 * norm, norm + 1e-5):
+        assert all(torch.equal(each, whole[name]) for name, each in clipped(limit).items())
+    for name, each in clipped(norm / 3).items():
+        torch.testing.assert_close(each, whole[name] / 3, rtol=1e-4, atol=1e-12)

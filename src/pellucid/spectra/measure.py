@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from pellucid.errors import InputError
-from pellucid.kernels.operator import one_head
+from pellucid.kernels.operator import DenseOperator, one_head
 from pellucid.kernels.reference import Key, Query
 from pellucid.kernels.view import View
 from pellucid.model import config as c
@@ -22,7 +23,7 @@ from pellucid.spectra.reading import Text, read
 from pellucid.spectra.results import Head, Measured, Spectra
 from pellucid.spectra.spectrum import Effort, Method, head_spectrum, spectrum_of_matrix
 from pellucid.spectra.statistics import statistics, statistics_of_matrix
-from pellucid.spectra.watch import Place, places, watch
+from pellucid.spectra.watch import Place, is_small, places, watch
 
 Progress = Callable[[int, int, str], None]
 FORMED_LIMIT = 4096  # tokens: other mechanisms than softmax have no operator, and their matrix is formed
@@ -118,11 +119,18 @@ class _Work:
 
     def _run_streamed(self, network: Transformer, texts: tuple[Tensor, ...], index: int, found: list[Head]) -> None:
         def seen(place: Place, query: Query, key: Key, scale: float, view: View) -> None:
+            small = self.backend == "auto" and self.method != "free" and is_small(view)
+            if small:
+                query, key, view = query.cpu(), key.cpu(), on_cpu(view)
             for head in self._own(place, index):
                 q, k, own = one_head(query, key, view, 0, head)
-                operator = open_operator(q, k, scale=scale, view=own, backend=self.backend)
-                spectrum = head_spectrum(operator, self.effort, method=self.method, seed=self._seed(place, head))
-                self._add(found, place, head, index, Measured(spectrum, statistics(operator)), own)
+                if small:
+                    measured = self._of_matrix(DenseOperator(q, k, scale=scale, view=own).weights[0, 0])
+                else:
+                    operator = open_operator(q, k, scale=scale, view=own, backend=self.backend)
+                    spectrum = head_spectrum(operator, self.effort, method=self.method, seed=self._seed(place, head))
+                    measured = Measured(spectrum, statistics(operator))
+                self._add(found, place, head, index, measured, own)
 
         watch(network, texts, seen, last=self.selected[-1][0])
 
@@ -137,11 +145,10 @@ class _Work:
         formed = network.with_kernel("reference")
 
         def seen(place: Place, weights: Tensor) -> None:
+            view = View(weights.shape[-2], weights.shape[-1], weights.device)
+            weights = weights.cpu() if is_small(view) else weights
             for head in self._own(place, index):
-                matrix = weights[0, head]
-                self.effort.check(*matrix.shape)
-                measured = Measured(spectrum_of_matrix(matrix, self.effort), statistics_of_matrix(matrix))
-                self._add(found, place, head, index, measured, View(matrix.shape[0], matrix.shape[1], matrix.device))
+                self._add(found, place, head, index, self._of_matrix(weights[0, head]), view)
 
         hooks = [
             attention.weights.register_forward_hook(lambda module, inputs, value, place=place: seen(place, value))
@@ -153,6 +160,10 @@ class _Work:
         finally:
             for hook in hooks:
                 hook.remove()
+
+    def _of_matrix(self, matrix: Float[Tensor, "query key"]) -> Measured:
+        self.effort.check(*matrix.shape)
+        return Measured(spectrum_of_matrix(matrix, self.effort), statistics_of_matrix(matrix))
 
     def _own(self, place: Place, text: int) -> list[int]:
         units = [unit for unit, (where, _) in enumerate(self.selected) if where == place]
@@ -168,6 +179,18 @@ class _Work:
     def _seed(self, place: Place, head: int) -> int:
         """A draw of its own for every head, the same in whichever process it is measured."""
         return derived_seed(self.seed, place.stack, place.block, place.kind, head)
+
+
+def on_cpu(view: View) -> View:
+    """The same view for queries and keys that were brought there."""
+    prefix, padding = view.mask.prefix, view.mask.padding
+    mask = replace(
+        view.mask,
+        prefix=prefix.cpu() if isinstance(prefix, Tensor) else prefix,
+        padding=None if padding is None else padding.cpu(),
+    )
+    bias = None if view.bias is None else view.bias.cpu()
+    return replace(view, device=torch.device("cpu"), mask=mask, bias=bias)
 
 
 def text_ids(model: Model, text: Text, context: int | None) -> tuple[Tensor, ...]:

@@ -27,11 +27,18 @@ class Place:
     kind: str
 
 
+# Queries or keys: a CPU is done with such a matrix before a GPU has been told all that it should do.
+SMALL = 512
 Watcher = Callable[[Place, Query, Key, float, View], None]
 
 
 class _SeenAll(Exception):  # noqa: N818 (not an error: nothing after the last attention is needed)
     pass
+
+
+def is_small(view: View) -> bool:
+    """Whether the matrix may be written down without a thought."""
+    return max(view.queries, view.keys) <= SMALL
 
 
 def places(network: Transformer) -> dict[Place, Attention]:
@@ -88,8 +95,9 @@ def _show(
     watcher(place, query, key, scale, view)
     if last:
         raise _SeenAll
-    if view.is_square_causal or (view.mask.is_everything and view.bias is None):
+    plain = view.is_square_causal or (view.mask.is_everything and view.bias is None)
+    if plain or is_small(view):
         return kernel(query, key, value, scale=scale, view=view)
-    # The fused kernel would write a mask or a bias out as a matrix; the operator's own product does not.
+    # The fused kernel would write a mask or a bias out as a large matrix; the operator's own product does not.
     heads = open_operator(query, key, scale=scale, view=view).apply(share(value, query.shape[1]))
     return heads.to(value.dtype)

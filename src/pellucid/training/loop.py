@@ -17,6 +17,7 @@ from pellucid.errors import ConfigError, PellucidError
 from pellucid.model.flops import flops_per_token
 from pellucid.model.transformer import Transformer
 from pellucid.training import checkpoint
+from pellucid.training.activation import keep_slopes
 from pellucid.training.batches import Batch, Source, ahead, dealt
 from pellucid.training.config import Classification, MaskedLanguageModel, RunConfig, Tagging, Translation
 from pellucid.training.distributed import Spread, World
@@ -73,11 +74,14 @@ class Loop:
         smoothing = run.task.smoothing if isinstance(run.task, Translation | Tagging | Classification) else 0.0
         if run.compute.join:
             join_projections(network)
+        if world.device.type == "cpu" and not run.compute.compile:
+            keep_slopes(network)
         guesses = isinstance(run.task, MaskedLanguageModel)
         self.objective = Objective(network, smoothing, run.compute.chunk, guesses=guesses).train()
         self.spread = Spread(self.objective, world, run.compute)
         if self.spread.sharded and run.record.points:
             raise ConfigError("record needs whole weights: set record.points to 0, or compute.strategy to ddp")
+        self.trained = list(trained_parameters(network).values())
         self.optimizer = build_optimizer(network, run.optimizer)
         self.mean = RunningMean(network, run.optimizer.average)
         self.recorder = Recorder(run, network, valid or train, folder)
@@ -129,7 +133,7 @@ class Loop:
         share = self.world.size / self.world.total(counted)  # gradients of many processes are averaged
         for place, (number, batch) in enumerate(work.parts):
             self.spread.sync(place == len(work.parts) - 1)
-            torch.manual_seed(seed_of(self.run.seed, self.step, number))
+            self._draw_from(seed_of(self.run.seed, self.step, number))
             with self._autocast():
                 loss, _ = self.spread.call(**arguments(batch.to(self.world.device)))
             (loss * share).backward()
@@ -142,10 +146,19 @@ class Loop:
         self.meter.tokens += sum(batch.tokens for _, batch in work.parts)
         self.bad |= ~(torch.isfinite(norm) & torch.isfinite(loss.detach()))
 
+    def _draw_from(self, seed: int) -> None:
+        if self.world.device.type == "cpu":
+            torch.default_generator.manual_seed(seed)  # the plain call notes down who asked, for GPUs that may come
+        else:
+            torch.manual_seed(seed)
+
     def _clip(self) -> Tensor:
+        """Gives the norm before. A CPU leaves a short gradient alone; to ask a GPU about it would be to wait for it."""
         limit = self.run.optimizer.clip or float("inf")
-        norm: Any = torch.nn.utils.clip_grad_norm_(self.network.parameters(), limit)
+        norm: Any = torch.nn.utils.get_total_norm([each.grad for each in self.trained if each.grad is not None])
         whole: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        if self.world.device.type != "cpu" or not float(whole) + 1e-6 <= limit:  # the 1e-6 is PyTorch's
+            torch.nn.utils.clip_grads_with_norm_(self.trained, limit, norm)
         return whole
 
     def _autocast(self) -> AbstractContextManager[Any]:

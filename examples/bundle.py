@@ -16,7 +16,7 @@ from pellucid.pretrained.bundled import CARD, DESCRIPTIONS, HERE, Card
 from pellucid.training.config import RunConfig
 from pellucid.training.finish import TRAINING
 
-TRAINED_ON = "one CPU core"
+TRAINED_ON = "one H200"
 RUN_FILES = Path(__file__).parent / "runs"
 
 

@@ -97,7 +97,10 @@ EXAMS = {
         chosen_on="multi30k_en_de/val",
     ),
     "shakespeare-char": Exam(
-        "tinyshakespeare/input.txt", "the last tenth of the text, by which the best step was chosen", plays, held_out=True
+        "tinyshakespeare/input.txt",
+        "the last tenth of the text, by which the best step was chosen",
+        plays,
+        held_out=True,
     ),
 }
 

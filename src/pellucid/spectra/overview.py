@@ -23,8 +23,8 @@ from pellucid.spectra.operator import open_operator
 from pellucid.spectra.tiles import TileMap
 from pellucid.spectra.watch import Place, places, watch
 
-# The levels that the one pass serves: 4 x 4 tiles of the finest of them.
-SERVED = 3
+# The levels that the one pass serves: 8 x 8 tiles of the finest of them, 16 MB. Tiles below are small enough to wait for.
+SERVED = 4
 
 
 def head_operator(model: Model, texts: tuple[Tensor, ...], place: Place, head: int) -> AttentionOperator:

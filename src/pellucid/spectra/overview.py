@@ -23,7 +23,7 @@ from pellucid.spectra.operator import open_operator
 from pellucid.spectra.tiles import TileMap
 from pellucid.spectra.watch import Place, places, watch
 
-# The levels that the one pass serves: 8 x 8 tiles of the finest of them, 16 MB. Tiles below are small enough to wait for.
+# The levels that the one pass serves: 8 x 8 tiles of the finest of them, which is 16 MB. Those below are small.
 SERVED = 4
 
 

@@ -69,7 +69,9 @@ export function unpack(buffer) {
 let table = null;
 function halves(bits) {
   table ??= Float32Array.from({ length: 65536 }, (_, x) => half(x));
-  return Float32Array.from(bits, (x) => table[x]);
+  const values = new Float32Array(bits.length);
+  for (let k = 0; k < bits.length; k++) values[k] = table[bits[k]]; // Float32Array.from would take ten times as long
+  return values;
 }
 
 function half(bits) {

@@ -7,6 +7,7 @@ export function usePalettes(given) { palettes = given; }
 
 const CUBE = 3;
 const NOTHING = 1e-9; // differences that are none
+const GREY = [140, 140, 140];
 
 /** The colours of values: light at zero between two signs; by a root (the cube's unless given) where there is one sign. */
 export function scaleOf(values, domain, power = CUBE) {
@@ -28,11 +29,15 @@ export function paint(canvas, values, rows, columns, scale) {
   canvas.height = rows;
   const pen = canvas.getContext("2d");
   const image = pen.createImageData(columns, rows);
-  for (let k = 0; k < rows * columns; k++) {
+  const { data } = image;
+  for (let k = 0, at = 0; k < rows * columns; k++, at += 4) {
     const x = values[k];
     if (Number.isNaN(x)) continue;
-    const [red, green, blue] = Number.isFinite(x) ? scale.colour(x) : [140, 140, 140];
-    image.data.set([red, green, blue, 255], 4 * k);
+    const colour = Number.isFinite(x) ? scale.colour(x) : GREY;
+    data[at] = colour[0];
+    data[at + 1] = colour[1];
+    data[at + 2] = colour[2];
+    data[at + 3] = 255;
   }
   pen.putImageData(image, 0, 0);
   return canvas;

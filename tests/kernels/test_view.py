@@ -4,6 +4,8 @@ from itertools import product
 import pytest
 import torch
 
+from pellucid.kernels.mask import Mask
+from pellucid.kernels.view import View
 from tests.kernels.cases import BATCH, HEADS, MASKS, SIZES, problem, shows
 
 every_view = pytest.mark.parametrize(("name", "size"), list(product(MASKS, SIZES)))
@@ -93,3 +95,14 @@ def test_square_causal_needs_a_square_and_nothing_but_the_future_hidden():
     assert not replace(square, offset=1).is_square_causal
     for name in set(MASKS) - {"causal"}:
         assert not view_of(name, (7, 7, 0), biased=False).is_square_causal
+
+
+def test_a_view_goes_to_a_device_with_all_it_holds():
+    mask = Mask(prefix=torch.tensor([2]), window=3, padding=torch.tensor([[False, True, True, True]]))
+    view = View(4, 4, torch.device("meta"), mask, torch.arange(7.0)[None])
+    moved = view.to(torch.device("cpu"))
+    assert moved.allowed is not None
+    assert moved.allowed.device.type == "cpu"
+    assert torch.equal(moved.allowed, View(4, 4, torch.device("cpu"), mask).allowed)
+    assert torch.equal(moved.bias, view.bias)
+    assert moved.mask.window == 3

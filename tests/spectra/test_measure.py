@@ -12,15 +12,13 @@ from torch.utils._pytree import tree_leaves
 
 from pellucid.errors import InputError
 from pellucid.kernels import fused
-from pellucid.kernels.mask import Mask
-from pellucid.kernels.view import View
 from pellucid.lens.trace import record
 from pellucid.model import config as c
 from pellucid.model.presets import PRESETS, preset
 from pellucid.model.transformer import Transformer
 from pellucid.pretrained.facade import Model
 from pellucid.spectra.baseline import derived_seed
-from pellucid.spectra.measure import Selection, Share, on_cpu, spectrum
+from pellucid.spectra.measure import Selection, Share, spectrum
 from pellucid.spectra.spectrum import Effort, spectrum_of_matrix
 from pellucid.spectra.statistics import statistics_of_matrix
 from pellucid.spectra.watch import places, watch
@@ -137,17 +135,6 @@ def test_small_heads_are_measured_from_their_matrix_as_large_ones_from_products(
         assert ours.spectrum.values == pytest.approx(theirs.spectrum.values, abs=2e-5 * theirs.spectrum.values[0])
         assert ours.spectrum.effective == theirs.spectrum.effective
         assert ours.statistics.to_json() == pytest.approx(theirs.statistics.to_json(), 1e-4, 1e-6)
-
-
-def test_a_view_is_brought_to_the_cpu_with_all_it_holds():
-    mask = Mask(prefix=torch.tensor([2]), window=3, padding=torch.tensor([[False, True, True, True]]))
-    view = View(4, 4, torch.device("meta"), mask, torch.arange(7.0)[None])
-    moved = on_cpu(view)
-    assert moved.allowed is not None
-    assert moved.allowed.device.type == "cpu"
-    assert torch.equal(moved.allowed, View(4, 4, torch.device("cpu"), mask).allowed)
-    assert torch.equal(moved.bias, view.bias)
-    assert moved.mask.window == 3
 
 
 def test_an_encoder_decoder_has_three_kinds_of_attention():

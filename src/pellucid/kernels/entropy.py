@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 NO_ANSWER = -100
 Logits = Float[Tensor, "row vocab"]
@@ -32,6 +33,20 @@ def slopes(logits: Logits, answers: Answers, smoothing: float) -> Logits:
     slope = logits.softmax(-1) - smoothing / logits.shape[-1]
     slope = slope.where(~said, slope - (1 - smoothing))
     return slope.masked_fill((answers == NO_ANSWER)[:, None], 0)
+
+
+def losses_and_slopes(logits: Logits, answers: Answers, smoothing: float) -> tuple[Losses, Logits]:
+    """Both, for where each operation is a pass over memory: only one entry of a row differs from its softmax."""
+    loss = functional.cross_entropy(
+        logits, answers, ignore_index=NO_ANSWER, reduction="none", label_smoothing=smoothing
+    )
+    none = (answers == NO_ANSWER)[:, None]
+    slope = logits.softmax(-1)
+    if smoothing:
+        slope -= smoothing / logits.shape[-1]
+    said = slope.new_full((1, 1), smoothing - 1).expand(len(answers), 1)
+    slope.scatter_add_(1, answers[:, None].masked_fill(none, 0), said)
+    return loss, slope.masked_fill_(none, 0)
 
 
 def losses_over_slopes(logits: Logits, answers: Answers, smoothing: float) -> Losses:

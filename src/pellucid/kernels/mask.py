@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -56,6 +57,13 @@ class Mask:
     @property
     def _is_plain(self) -> bool:
         return self.window is None and self.padding is None and self.documents is None
+
+    def to(self, device: torch.device) -> Mask:
+        """The same mask with its tensors there."""
+        tensors: dict[str, Any] = {
+            name: part.to(device) for name, part in vars(self).items() if isinstance(part, Tensor)
+        }
+        return replace(self, **tensors)
 
     def first_keys(self, keys: int) -> Mask:
         """The same mask over the first `keys` keys alone."""

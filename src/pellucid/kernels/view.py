@@ -65,6 +65,12 @@ class View:
     offset: int = 0
     ring: Ring | None = None
 
+    def to(self, device: torch.device) -> View:
+        """The same view, for queries and keys that were brought there."""
+        bias = None if self.bias is None else self.bias.to(device)
+        ring = None if self.ring is None else Ring(self.ring.age.to(device), self.ring.places.to(device))
+        return replace(self, device=device, mask=self.mask.to(device), bias=bias, ring=ring)
+
     @once
     def allowed(self) -> Bool[Tensor, "#batch 1 #query #key"] | None:
         """True where a query may look; None where every query sees every key."""

@@ -121,7 +121,7 @@ class _Work:
         def seen(place: Place, query: Query, key: Key, scale: float, view: View) -> None:
             small = self.backend == "auto" and self.method != "free" and is_small(view)
             if small:
-                query, key, view = query.cpu(), key.cpu(), on_cpu(view)
+                query, key, view = query.cpu(), key.cpu(), view.to(torch.device("cpu"))
             for head in self._own(place, index):
                 q, k, own = one_head(query, key, view, 0, head)
                 if small:
@@ -179,18 +179,6 @@ class _Work:
     def _seed(self, place: Place, head: int) -> int:
         """A draw of its own for every head, the same in whichever process it is measured."""
         return derived_seed(self.seed, place.stack, place.block, place.kind, head)
-
-
-def on_cpu(view: View) -> View:
-    """The same view for queries and keys that were brought there."""
-    prefix, padding = view.mask.prefix, view.mask.padding
-    mask = replace(
-        view.mask,
-        prefix=prefix.cpu() if isinstance(prefix, Tensor) else prefix,
-        padding=None if padding is None else padding.cpu(),
-    )
-    bias = None if view.bias is None else view.bias.cpu()
-    return replace(view, device=torch.device("cpu"), mask=mask, bias=bias)
 
 
 def text_ids(model: Model, text: Text, context: int | None) -> tuple[Tensor, ...]:

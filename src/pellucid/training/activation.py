@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from pellucid.model.feed_forward import ACTIVATIONS
+from pellucid.model.feed_forward import ACTIVATIONS, GatedFeedForward, PlainFeedForward
 from pellucid.model.transformer import Transformer
 
 NUMBERS = 2**17  # at a time: they stay in a core's cache
@@ -55,10 +55,8 @@ class _WithSlope(torch.autograd.Function):
 
 def keep_slopes(network: Transformer) -> int:
     """Let all feed-forwards with this GELU keep its slope; how many."""
-    count = 0
-    for stack in (network.encoder, network.decoder):
-        for block in [] if stack is None else stack.blocks:
-            if block.feed_forward.activation is ACTIVATIONS["gelu_tanh"]:
-                block.feed_forward.activation = gelu_tanh
-                count += 1
-    return count
+    parts = [part for part in network.modules() if isinstance(part, PlainFeedForward | GatedFeedForward)]
+    found = [part for part in parts if part.activation is ACTIVATIONS["gelu_tanh"]]
+    for part in found:
+        part.activation = gelu_tanh
+    return len(found)

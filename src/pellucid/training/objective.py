@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pellucid.kernels.entropy import losses, losses_over_slopes, slopes
+from pellucid.kernels.entropy import losses, losses_and_slopes, losses_over_slopes, slopes
 from pellucid.model.heads import UnembedHead
 from pellucid.model.transformer import Transformer
 from pellucid.training.batches import Batch
@@ -134,20 +134,8 @@ def _losses_and_slopes(
         return losses_over_slopes(logits, answers, smoothing), logits
     logits = _logits(x, table, bias)
     if x.device.type == "cpu":
-        return _losses_and_slopes_in_few_passes(logits, answers, smoothing)
+        return losses_and_slopes(logits, answers, smoothing)
     return losses(logits, answers, smoothing), slopes(logits, answers, smoothing)
-
-
-def _losses_and_slopes_in_few_passes(logits: Tensor, answers: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """`losses` and `slopes`, where each operation is a pass: only one entry of a row differs from its softmax."""
-    loss = functional.cross_entropy(logits, answers, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing)
-    none = (answers == IGNORED)[:, None]
-    slope = logits.softmax(-1)
-    if smoothing:
-        slope -= smoothing / logits.shape[-1]
-    said = slope.new_full((1, 1), smoothing - 1).expand(len(answers), 1)
-    slope.scatter_add_(1, answers[:, None].masked_fill(none, 0), said)
-    return loss, slope.masked_fill_(none, 0)
 
 
 class Objective(nn.Module):

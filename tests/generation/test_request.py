@@ -72,6 +72,8 @@ def test_a_word_that_is_no_token_is_refused_and_one_that_is_is_taken():
 def test_beams_and_stops_that_cannot_be_are_refused():
     with pytest.raises(InputError, match="0 beams were asked for"):
         Beams(0)
+    with pytest.raises(InputError, match="length_penalty is nan: give a number"):
+        Beams(2, float("nan"))
     with pytest.raises(InputError, match="a stop text is empty"):
         Stop(texts=("",))
     with pytest.raises(InputError, match="beams end at tokens, not at stop texts"):

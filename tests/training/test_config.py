@@ -62,6 +62,7 @@ def test_every_default_is_shown_and_reads_back(file: Path) -> None:
         ("batch.tokens=10", "batch.tokens 10 is less than one row"),
         ('data.format={kind="tsv"}', "tsv data cannot serve the task language_model"),
         ("schedule.steps=0", "greater than 0"),
+        ("evaluation.length_penalty=nan", "finite number"),
         ('model={preset="tiny-llama", attention={kind="linear"}}', 'task.packing to "padded"'),
         ("nothing", "not of the form key.key=value"),
         ("model.width=3", "model is not a table"),

@@ -112,7 +112,7 @@ def evaluate(
     ] = None,
     beams: Annotated[int | None, typer.Option(help="Of translations.")] = None,
     length_penalty: Annotated[
-        float | None, typer.Option(help="Of beams: above 1 favours longer translations; 1 unless the run says.")
+        float | None, typer.Option(help="Of beams: above 0 favours long texts; as the run says unless given.")
     ] = None,
     bleu_tokens: Annotated[
         str | None, typer.Option(help="How sacreBLEU splits words: 13a, char, zh, intl or none.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -46,6 +47,8 @@ class Beams:
     def __post_init__(self) -> None:
         if self.count < 1:
             raise InputError(f"{self.count} beams were asked for: give 1 or more; 1 is no search")
+        if not math.isfinite(self.length_penalty):
+            raise InputError(f"length_penalty is {self.length_penalty}: give a number, such as 1")
 
 
 @dataclass(frozen=True)

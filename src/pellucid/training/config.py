@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pellucid.errors import ConfigError
 from pellucid.lora.config import Lora
@@ -229,7 +229,7 @@ class Evaluation(Part):
     best: the model that is written is the best of those evaluated, not the last: by accuracy where there are labels, by
       entity F1 where they name entities, and by the lowest loss for other tasks.
     translate: so many held-out sentences in the end, for BLEU and chrF; 0 is none. bleu_tokens: how sacreBLEU splits.
-    length_penalty: of beams, above 1 favours longer translations.
+    length_penalty: of beams, above 0 favours long translations.
     """
 
     every: NonNegativeInt = 250
@@ -237,7 +237,7 @@ class Evaluation(Part):
     best: bool = False
     translate: NonNegativeInt = 0
     beams: PositiveInt = 1
-    length_penalty: float = 1.0
+    length_penalty: FiniteFloat = 1.0
     bleu_tokens: BleuTokens = "13a"
 
 
